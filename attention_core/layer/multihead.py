@@ -1,0 +1,369 @@
+"""Multi-head attention, written from scratch.
+
+    query, key, value = the inputs, projected and split into heads
+    context           = attention of each head (attention.py)
+    output            = the heads' contexts side by side, projected
+
+Vaswani et al. 2017, section 3.2.2.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from math import isfinite, sqrt
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import AttentionError
+from .attention import AttentionSteps, attention_context, attention_steps
+from .projections import Projections, merge_heads, split_heads
+
+SCALES = ("head_dim", "d_model", "none")
+PROJECTIONS = ("full", "shared")
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """What a multi-head attention layer is made of.
+
+    Args:
+        d_model: width of the input (queries) and of the output.
+        num_heads: number of heads.
+        head_dim: width of one head; None = d_model / num_heads, which must then be whole. Need not multiply up to d_model.
+        key_dim, value_dim: widths of the inputs that keys and values are made from (cross-attention); None = d_model.
+        qkv_bias: whether the query, key and value projections have a bias.
+        out_bias: whether the output projection has one.
+        dropout: probability in [0, 1) with which a weight is dropped, in training mode.
+        scale: what the dot products are multiplied with: "head_dim" = 1/sqrt(head_dim), "d_model" = 1/sqrt(d_model),
+            "none" = 1, or a finite number above 0.
+        temperature: divides the scale; finite and above 0. Above 1 flattens the weights, below 1 sharpens them.
+        projection: "full" = each head has its own rows of d_model x (num_heads * head_dim) matrices; "shared" = the input is
+            split into heads first and one head_dim x head_dim matrix serves all heads (then num_heads * head_dim = d_model).
+        return_weights: whether calling the layer returns (output, weights) rather than the output alone.
+
+    Raises:
+        AttentionError: values that cannot be, naming them.
+    """
+
+    d_model: int
+    num_heads: int
+    head_dim: int | None = None
+    key_dim: int | None = None
+    value_dim: int | None = None
+    qkv_bias: bool = True
+    out_bias: bool = True
+    dropout: float = 0.0
+    scale: str | float = "head_dim"
+    temperature: float = 1.0
+    projection: str = "full"
+    return_weights: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "num_heads", "head_dim", "key_dim", "value_dim"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise AttentionError("{name} ({size}) must be at least 1", name=name, size=size)
+        if self.head_dim is None:
+            if self.d_model % self.num_heads:
+                raise AttentionError(
+                    "d_model ({d_model}) must be divisible by num_heads ({num_heads})",
+                    d_model=self.d_model,
+                    num_heads=self.num_heads,
+                )
+            object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
+        for name in ("key_dim", "value_dim"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, self.d_model)
+        if not 0 <= self.dropout < 1:
+            raise AttentionError("dropout ({dropout}) must be at least 0 and below 1", dropout=self.dropout)
+        if self.scale not in SCALES and not _positive(self.scale):
+            raise AttentionError(
+                'scale must be "head_dim", "d_model", "none" or a finite number above 0, not {scale!r}',
+                scale=self.scale,
+            )
+        if not _positive(self.temperature):
+            raise AttentionError(
+                "the temperature ({temperature}) must be a finite number above 0", temperature=self.temperature
+            )
+        if self.projection not in PROJECTIONS:
+            raise AttentionError(
+                'projection must be "full" or "shared", not {projection!r}', projection=self.projection
+            )
+        if self.projection == "shared" and {self.inner_dim, self.key_dim, self.value_dim} != {self.d_model}:
+            raise AttentionError(
+                "a shared projection splits the input itself into heads: num_heads * head_dim ({inner_dim}), key_dim "
+                "({key_dim}) and value_dim ({value_dim}) must equal d_model ({d_model})",
+                inner_dim=self.inner_dim,
+                key_dim=self.key_dim,
+                value_dim=self.value_dim,
+                d_model=self.d_model,
+            )
+
+    @property
+    def inner_dim(self) -> int:
+        """Width of all heads side by side, num_heads * head_dim."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def effective_scale(self) -> float:
+        """What the dot products are multiplied with, temperature included; above 0."""
+        rules = {"head_dim": 1 / sqrt(self.head_dim), "d_model": 1 / sqrt(self.d_model), "none": 1.0}
+        return (rules[self.scale] if isinstance(self.scale, str) else float(self.scale)) / self.temperature
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention with every stage open to view.
+
+    Calling it gives the output; ``steps`` gives every stage; ``projections`` gives what Q, K and V were made from. Where
+    queries, keys and values have one width, the three matrices lie in one, query rows first (as in_proj_weight of
+    nn.MultiheadAttention does), so that self-attention projects once; ``query_weight`` and its like name the parts.
+
+    Args:
+        config: an AttentionConfig, from attention_core.presets or made by hand.
+
+    Weights start as Xavier-uniform (Glorot and Bengio 2010), biases as 0, drawn from torch's global generator.
+    """
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__()
+        self.config = config
+        shared = config.projection == "shared"
+        in_dims = (config.head_dim,) * 3 if shared else (config.d_model, config.key_dim, config.value_dim)
+        out_dim = config.head_dim if shared else config.inner_dim
+        if len(set(in_dims)) == 1:
+            self.qkv_proj = nn.Linear(in_dims[0], 3 * out_dim, bias=config.qkv_bias)
+        else:
+            self.query_proj, self.key_proj, self.value_proj = (nn.Linear(d, out_dim, config.qkv_bias) for d in in_dims)
+        self.out_proj = nn.Linear(config.inner_dim, config.d_model, bias=config.out_bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights: Xavier-uniform for each matrix on its own; biases 0."""
+        for weight in (self.query_weight, self.key_weight, self.value_weight, self.out_weight):
+            nn.init.xavier_uniform_(weight)
+        for bias in (self.query_bias, self.key_bias, self.value_bias, self.out_bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+
+    query_weight = property(
+        lambda self: self._part(0)[0], doc="(inner_dim, d_model), or (head_dim, head_dim) if shared."
+    )
+    key_weight = property(lambda self: self._part(1)[0], doc="(inner_dim, key_dim), or (head_dim, head_dim) if shared.")
+    value_weight = property(
+        lambda self: self._part(2)[0], doc="(inner_dim, value_dim), or (head_dim, head_dim) if shared."
+    )
+    query_bias = property(
+        lambda self: self._part(0)[1], doc="(inner_dim,), or (head_dim,) if shared; None if there is none."
+    )
+    key_bias = property(lambda self: self._part(1)[1], doc="As query_bias.")
+    value_bias = property(lambda self: self._part(2)[1], doc="As query_bias.")
+    out_weight = property(lambda self: self.out_proj.weight, doc="(d_model, inner_dim).")
+    out_bias = property(lambda self: self.out_proj.bias, doc="(d_model,), or None.")
+
+    def forward(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, *, mask: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The layer's output.
+
+        Args:
+            query: (batch, query_len, d_model), the input that looks.
+            key: (batch, key_len, key_dim), the input looked at; None = query (self-attention).
+            value: (batch, key_len, value_dim), the input that is read; None = key.
+            mask: boolean, True = may attend, broadcastable to (batch, heads, query_len, key_len); None = all visible.
+
+        Returns:
+            output: (batch, query_len, d_model); with ``return_weights`` the pair (output, weights), weights being
+            (batch, heads, query_len, key_len).
+
+        Raises:
+            AttentionError: widths, lengths or a mask that do not fit.
+        """
+        if self.config.return_weights or (self.training and self.config.dropout > 0):
+            steps = self.steps(query, key, value, mask=mask)
+            return (steps.output, steps.weights) if self.config.return_weights else steps.output
+        context = attention_context(*self._project(query, key, value), mask, self.config.effective_scale)
+        return self.out_proj(merge_heads(context))
+
+    def steps(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> AttentionSteps:
+        """Every stage of the computation: arguments as for calling the layer.
+
+        Args:
+            generator: draws the dropout in training mode; None = torch's global one.
+
+        Returns:
+            AttentionSteps with the output (batch, query_len, d_model).
+        """
+        steps = attention_steps(
+            *self._project(query, key, value),
+            mask,
+            self.config.effective_scale,
+            dropout=self.config.dropout if self.training else 0.0,
+            generator=generator,
+        )
+        return steps.with_output(self.out_proj(merge_heads(steps.context)))
+
+    def projections(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Projections:
+        """The inputs beside the weights and biases that act on them (no copies): arguments as for calling the layer."""
+        query, key, value = self._inputs(query, key, value)
+        return Projections(
+            num_heads=self.config.num_heads,
+            query_input=query,
+            key_input=key,
+            value_input=value,
+            query_weight=self.query_weight,
+            key_weight=self.key_weight,
+            value_weight=self.value_weight,
+            query_bias=self.query_bias,
+            key_bias=self.key_bias,
+            value_bias=self.value_bias,
+            out_weight=self.out_weight,
+            out_bias=self.out_bias,
+            shared=self.config.projection == "shared",
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Writes the weights and the configuration to one safetensors file."""
+        save_file(self.state_dict(), path, metadata={"config": json.dumps(asdict(self.config))})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MultiHeadAttention":
+        """Reads a layer that ``save`` wrote.
+
+        Raises:
+            AttentionError: a file that is not there, is no safetensors file, or was not written by ``save``.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                config = AttentionConfig(**json.loads((file.metadata() or {})["config"]))
+            state = load_file(path)
+            layer = cls(config).to(state["out_proj.weight"].dtype)
+            layer.load_state_dict(state)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise AttentionError(
+                "{path} is not a layer that MultiHeadAttention.save wrote ({reason})", path=path, reason=error
+            ) from error
+        return layer
+
+    @classmethod
+    def from_module(cls, module: nn.Module) -> "MultiHeadAttention":
+        """This layer with a copy of another attention module's weights, scale, dropout and mode (eval or training).
+
+        Args:
+            module: an nn.MultiheadAttention; a module in the manner of BART (q_proj, k_proj, v_proj, out_proj); or in the
+                manner of BERT (self.query, self.key, self.value and output.dense: the module that holds both).
+
+        Raises:
+            AttentionError: a module of another form, or one with features that this layer does not have.
+        """
+        config, weights, biases = _read_module(module)
+        layer = cls(config).to(weights[0].device, weights[0].dtype).train(module.training)
+        with torch.no_grad():
+            names = ("query", "key", "value", "out")
+            for name, weight, bias in zip(names, weights, biases):
+                getattr(layer, f"{name}_weight").copy_(weight)
+                if bias is not None:
+                    getattr(layer, f"{name}_bias").copy_(bias)
+        return layer
+
+    def _part(self, index: int) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the query (0), key (1) or value (2) projection."""
+        if not hasattr(self, "qkv_proj"):
+            linear = (self.query_proj, self.key_proj, self.value_proj)[index]
+            return linear.weight, linear.bias
+        rows = self.qkv_proj.out_features // 3
+        rows = slice(index * rows, (index + 1) * rows)
+        return self.qkv_proj.weight[rows], None if self.qkv_proj.bias is None else self.qkv_proj.bias[rows]
+
+    def _inputs(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        key = query if key is None else key
+        value = key if value is None else value
+        for name, x, width_name, width in (
+            ("query", query, "d_model", self.config.d_model),
+            ("key", key, "key_dim", self.config.key_dim),
+            ("value", value, "value_dim", self.config.value_dim),
+        ):
+            if x.dim() != 3 or x.shape[-1] != width:
+                raise AttentionError(
+                    "{name} must be (batch, len, {width_name} = {width}), not the shape {shape}",
+                    name=name,
+                    width_name=width_name,
+                    width=width,
+                    shape=tuple(x.shape),
+                )
+        return query, key, value
+
+    def _project(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The inputs projected and split: query (batch, heads, query_len, head_dim), key and value with key_len."""
+        query, key, value = self._inputs(query, key, value)
+        heads = self.config.num_heads
+        if self.config.projection == "shared":
+            # Heads first: each slice of the input goes through the same small matrix.
+            inputs = [split_heads(x, heads) for x in (query, key, value)]
+            return tuple(F.linear(x, *self._part(i)) for i, x in enumerate(inputs))
+        if query is key and key is value and hasattr(self, "qkv_proj"):
+            query, key, value = self.qkv_proj(query).chunk(3, dim=-1)
+        else:
+            query, key, value = (F.linear(x, *self._part(i)) for i, x in enumerate((query, key, value)))
+        return split_heads(query, heads), split_heads(key, heads), split_heads(value, heads)
+
+
+def _positive(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number) and number > 0
+
+
+def _read_module(module: nn.Module) -> tuple[AttentionConfig, list[Tensor], list[Tensor | None]]:
+    """Configuration, and weights and biases of query, key, value and output, of an attention module of a known form."""
+    if isinstance(module, nn.MultiheadAttention):
+        if module.bias_k is not None or module.add_zero_attn:
+            raise AttentionError("an nn.MultiheadAttention with add_bias_kv or add_zero_attn has no counterpart here")
+        if module.in_proj_weight is not None:
+            weights = list(module.in_proj_weight.chunk(3))
+        else:
+            weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
+        biases = [None] * 3 if module.in_proj_bias is None else list(module.in_proj_bias.chunk(3))
+        out, num_heads, scale, dropout = module.out_proj, module.num_heads, None, module.dropout
+    else:
+        inner = getattr(module, "self", module)
+        for owner, names, out in (
+            (module, ("q_proj", "k_proj", "v_proj"), getattr(module, "out_proj", None)),
+            (inner, ("query", "key", "value"), getattr(getattr(module, "output", None), "dense", None)),
+        ):
+            linears = [getattr(owner, name, None) for name in names]
+            if all(isinstance(linear, nn.Linear) for linear in (*linears, out)):
+                break
+        else:
+            raise AttentionError(
+                "{name} is not an attention module of a known form: it must be an nn.MultiheadAttention, have q_proj, k_proj, "
+                "v_proj and out_proj (as BART's), or have self.query, self.key, self.value and output.dense (as BERT's "
+                "attention, which holds both)",
+                name=type(module).__name__,
+            )
+        weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
+        num_heads = owner.num_heads if hasattr(owner, "num_heads") else owner.num_attention_heads
+        scale = getattr(owner, "scaling", None)
+        dropout = owner.dropout.p if isinstance(owner.dropout, nn.Dropout) else owner.dropout
+    head_dim = weights[0].shape[0] // num_heads
+    config = AttentionConfig(
+        d_model=weights[0].shape[1],
+        num_heads=num_heads,
+        head_dim=head_dim,
+        key_dim=weights[1].shape[1],
+        value_dim=weights[2].shape[1],
+        qkv_bias=any(bias is not None for bias in biases),
+        out_bias=out.bias is not None,
+        dropout=dropout,
+        scale="head_dim" if scale is None or scale == head_dim**-0.5 else scale,
+    )
+    return config, [*weights, out.weight], [*biases, out.bias]
