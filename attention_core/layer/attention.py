@@ -181,7 +181,7 @@ def attention_context(
         mask = (
             mask.expand(*mask.shape[:-2], query_len, mask.shape[-1]) if mask.dim() > 1 else mask.expand(query_len, -1)
         )
-    chunk = max(1, _CHUNK_NUMBERS // max(1, batch * heads * key.shape[-2]))
+    chunk = chunk_rows(batch, heads, key.shape[-2])
     parts = []
     for start in range(0, query_len, chunk):
         rows = slice(start, start + chunk)
@@ -189,6 +189,11 @@ def attention_context(
         weights = attention_weights(scores, None if mask is None else mask[..., rows, :])
         parts.append(_weighted_sum(weights, value))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+
+
+def chunk_rows(batch: int, heads: int, key_len: int) -> int:
+    """How many queries attention_context takes at a time: about 2 MB of scores, and at least one."""
+    return max(1, _CHUNK_NUMBERS // max(1, batch * heads * key_len))
 
 
 def dropped_out(weights: Tensor, dropout: float, generator: torch.Generator | None = None) -> Tensor:
