@@ -129,6 +129,7 @@ def attention_steps(
     mask: Tensor | None = None,
     scale: float | None = None,
     *,
+    bias: Tensor | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> AttentionSteps:
@@ -140,6 +141,7 @@ def attention_steps(
         value: (batch, heads, key_len, value_dim).
         mask: boolean, True = may attend, broadcastable to (batch, heads, query_len, key_len); None = all visible.
         scale: a finite number above 0; None = 1 / sqrt(head_dim).
+        bias: added to the scaled scores before the mask, broadcastable to them (T5's relative positions); None = none.
         dropout: probability in [0, 1) with which a weight is set to 0, the others being divided by 1 - dropout.
         generator: draws the dropout; None = torch's global one.
 
@@ -152,6 +154,8 @@ def attention_steps(
     _check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
     scores = attention_scores(query, key, scale)
+    if bias is not None:
+        scores = scores + bias
     weights = attention_weights(scores, mask)
     dropped = dropped_out(weights, dropout, generator) if dropout > 0 else None
     context = _weighted_sum(weights if dropped is None else dropped, value)
