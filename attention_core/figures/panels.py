@@ -1,0 +1,443 @@
+"""Heatmaps of one figure: the stages of a head side by side, to the letter and to the number.
+
+Rows are queries from the top, columns are keys. Positions are integers and tokens are tick texts, so that repeated and
+numeric tokens keep their own rows. Masked cells are gaps. A near-invisible marker in each cell takes the clicks, since
+a heatmap cannot be selected.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..errors import AttentionError
+from ._places import LABEL_SIZE, Place, place
+from .labels import positions, shown, text_width, thinned, tick_label
+from .palette import Palette
+
+FONT = '"Source Sans", "Source Sans Pro", "Source Sans 3", sans-serif'
+WORDS = {"masked": "masked", "not_finite": "not a number", "row": "row", "column": "column"}
+"""The words of a figure; pages pass translated ones."""
+CLICKABLE = 64 * 64
+"""Cells of a panel up to which it has a click layer."""
+PRINTED = 100
+"""Cells of a panel up to which numbers are printed in it."""
+Grid = Sequence[Sequence["Panel | None"]]
+Selection = tuple[str, int | None, int | None] | Mapping[str, tuple[int | None, int | None]] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One matrix to draw.
+
+    Args:
+        key: names the panel in clicks and selections; unique in a grid.
+        values: (rows, columns), any real dtype. Row 0 is drawn on top. Cells that are not finite are gaps.
+        title, caption: shown over the map, the caption small and muted (say, the shape).
+        row_labels, column_labels: one token each, or None for the numbers 0, 1, 2, ...
+        row_title, column_title: what the rows and columns are ("query", "key").
+        scale: "weights" runs from 0 up, "signed" is centred on 0.
+        limits: the colour range; None is (0, 1) for weights and ±max of the finite visible cells for signed values.
+        group: panels of one group share one range and, in each row of the grid, one colour bar.
+        hidden: bool (rows, columns), True where a cell is masked: a gap that does not stretch the range.
+        color: of the title, say the palette's colour for queries.
+    """
+
+    key: str
+    values: np.ndarray
+    title: str = ""
+    caption: str = ""
+    row_labels: Sequence[str] | None = None
+    column_labels: Sequence[str] | None = None
+    row_title: str = ""
+    column_title: str = ""
+    scale: str = "signed"
+    limits: tuple[float, float] | None = None
+    group: str | None = None
+    hidden: np.ndarray | None = None
+    color: str | None = None
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.values) != 2:
+            raise AttentionError(
+                "panel {key}: values must have the axes (rows, columns), not the shape {shape}",
+                key=self.key,
+                shape=np.shape(self.values),
+            )
+        if self.scale not in ("weights", "signed"):
+            raise AttentionError(
+                "panel {key}: scale must be weights or signed, not {scale}", key=self.key, scale=self.scale
+            )
+        if self.hidden is not None and np.shape(self.hidden) != np.shape(self.values):
+            raise AttentionError(
+                "panel {key}: hidden has the shape {hidden}, values {values}",
+                key=self.key,
+                hidden=np.shape(self.hidden),
+                values=np.shape(self.values),
+            )
+        for labels, count in zip((self.row_labels, self.column_labels), np.shape(self.values)):
+            if labels is not None and len(labels) != count:
+                raise AttentionError(
+                    "panel {key}: {labels} labels for {count} positions", key=self.key, labels=len(labels), count=count
+                )
+
+
+def panels_figure(
+    grid: Grid,
+    *,
+    palette: Palette,
+    selected: Selection = None,
+    clickable: bool = True,
+    numbers: bool | None = None,
+    height: int | None = None,
+    width: int = 960,
+    words: Mapping[str, str] | None = None,
+) -> go.Figure:
+    """All panels of a grid in one figure.
+
+    Args:
+        grid: rows of panels; None leaves a place empty. Panels with the row labels of their left neighbour share them.
+        palette: the colours.
+        selected: ``(key, row, column)``, or for each key its ``(row, column)``; None for either marks a whole row or
+            column. The cell is outlined, its labels are strong.
+        clickable: give panels of up to 64 x 64 cells a click layer, read by :func:`clicked_cell`.
+        numbers: print numbers in cells; None prints where a panel has at most 100 cells and they fit.
+        height: px of the figure; None follows the number of cells. The same shapes always give the same height.
+        width: px that the figure will about have; only how many labels fit, and the height, follow from it.
+        words: replaces any of :data:`WORDS`.
+
+    Raises:
+        AttentionError: two panels with one key.
+    """
+    words = {**WORDS, **(words or {})}
+    panels = _panels(grid)
+    keys = [panel.key for panel in panels.values()]
+    if len(set(keys)) < len(keys):
+        raise AttentionError("panel keys must differ: {keys}", keys=", ".join(keys))
+    marks = _marks(selected)
+    shapes_of = {at: _drawn(panel) for at, panel in panels.items()}
+    ranges = _ranges(panels, shapes_of)
+    bars = _bars(grid)
+    heads = {r: max((_head_lines(p) for p in line if p is not None), default=0) for r, line in enumerate(grid)}
+    places = place(grid, bars, heads, width, height)
+
+    layout = {
+        "height": places.height,
+        "margin": places.margin,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": palette.masked,
+        "font": {"family": FONT, "size": LABEL_SIZE, "color": palette.muted},
+        "hovermode": "closest",
+        "hoverdistance": -1,
+        "hoverlabel": {
+            "bgcolor": palette.panel,
+            "bordercolor": palette.hairline,
+            "font": {"family": FONT, "size": 13, "color": palette.text},
+            "align": "left",
+        },
+        "dragmode": False if clickable else "zoom",
+        "clickmode": "event+select" if clickable else "none",
+        "showlegend": False,
+        "uirevision": "panels",
+        "shapes": [],
+        "annotations": [],
+    }
+    maps, clicks = [], []
+    for number, (at, panel) in enumerate(panels.items()):
+        spot, axis = places.at[at], str(number + 1) if number else ""
+        mark = marks.get(panel.key)
+        layout[f"xaxis{axis}"], layout[f"yaxis{axis}"] = _axes(panel, spot, axis, mark, palette, clickable)
+        maps.append(
+            _heatmap(panel, spot, axis, shapes_of[at], ranges[at], palette, at in bars, _printed(panel, spot, numbers))
+        )
+        if clickable and panel.values.size <= CLICKABLE:
+            clicks.append(_click_layer(panel, axis, shapes_of[at], words))
+        if panel.title or panel.caption or panel.row_title or panel.column_title:
+            layout["annotations"].append(_head(panel, spot, palette))
+        if mark is not None:
+            layout["shapes"].extend(_outline(panel, axis, mark, palette))
+    # The figure is built from known-good parts; a test validates it. Validating here would cost 15 ms a figure.
+    return go.Figure({"data": maps + clicks, "layout": layout}, _validate=False)
+
+
+def clicked_cell(grid: Grid, points: Sequence[Mapping]) -> tuple[str, int, int] | None:
+    """The cell that was clicked, from a selection's points.
+
+    Args:
+        grid: the grid that the figure was made of.
+        points: dicts with ``curve_number``, ``x`` (column) and ``y`` (row), as ``st.plotly_chart`` returns them.
+
+    Returns:
+        ``(key, row, column)``, or None: nothing selected, or not a cell of this grid (any more).
+    """
+    panels = list(_panels(grid).values())
+    layers = [panel for panel in panels if panel.values.size <= CLICKABLE]
+    for point in points:
+        try:
+            layer = int(point["curve_number"]) - len(panels)
+            row, column = round(point["y"]), round(point["x"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        if 0 <= layer < len(layers):
+            rows, columns = layers[layer].values.shape
+            if 0 <= row < rows and 0 <= column < columns:
+                return layers[layer].key, row, column
+    return None
+
+
+def _panels(grid: Grid) -> dict[tuple[int, int], Panel]:
+    return {(r, c): panel for r, line in enumerate(grid) for c, panel in enumerate(line) if panel is not None}
+
+
+def _marks(selected: Selection) -> dict[str, tuple[int | None, int | None]]:
+    if selected is None:
+        return {}
+    if isinstance(selected, Mapping):
+        return {key: cell for key, cell in selected.items() if cell is not None}
+    key, row, column = selected
+    return {key: (row, column)}
+
+
+def _drawn(panel: Panel) -> np.ndarray:
+    """float32 (rows, columns): what the heatmap gets; NaN where a cell is masked or not finite."""
+    values = np.asarray(panel.values)
+    largest = np.finfo(np.float32).max
+    with np.errstate(over="ignore", invalid="ignore"):
+        drawn = np.clip(values, -largest, largest).astype(np.float32)
+    gaps = ~np.isfinite(values)
+    if panel.hidden is not None:
+        gaps |= np.asarray(panel.hidden, dtype=bool)
+    drawn[gaps] = np.nan
+    return drawn
+
+
+def _ranges(panels, drawn) -> dict[tuple[int, int], tuple[float, float]]:
+    """The colour range of each panel; panels of one group share the widest."""
+    ranges = {}
+    for at, panel in panels.items():
+        if panel.limits is not None:
+            ranges[at] = (float(panel.limits[0]), float(panel.limits[1]))
+        elif panel.scale == "weights":
+            ranges[at] = (0.0, 1.0)
+        else:
+            visible = np.abs(drawn[at][np.isfinite(drawn[at])])
+            largest = float(visible.max()) if visible.size else 0.0
+            ranges[at] = (-largest, largest)
+    for group in {panel.group for panel in panels.values()} - {None}:
+        members = [at for at, panel in panels.items() if panel.group == group]
+        shared = min(ranges[at][0] for at in members), max(ranges[at][1] for at in members)
+        ranges.update(dict.fromkeys(members, shared))
+    return {at: (low, high) if high > low else (low - 1.0, low + 1.0) for at, (low, high) in ranges.items()}
+
+
+def _bars(grid: Grid) -> set[tuple[int, int]]:
+    """Places with a colour bar: each panel without a group, and the last of a group in each row."""
+    bars = set()
+    for r, line in enumerate(grid):
+        last = {}
+        for c, panel in enumerate(line):
+            if panel is not None:
+                last[panel.group if panel.group is not None else (panel.key,)] = (r, c)
+        bars.update(last.values())
+    return bars
+
+
+def _axes(panel: Panel, spot: Place, axis: str, mark, palette: Palette, clickable: bool) -> tuple[dict, dict]:
+    rows, columns = panel.values.shape
+    row, column = mark if mark is not None else (None, None)
+    common = {
+        "showgrid": False,
+        "zeroline": False,
+        "showline": True,
+        "mirror": True,
+        "linewidth": 1,
+        "linecolor": palette.hairline,
+        "ticks": "",
+        "tickmode": "array",
+        "fixedrange": clickable and panel.values.size <= CLICKABLE,
+        "tickfont": {"size": LABEL_SIZE, "color": palette.muted},
+    }
+    across = _ticks(panel.column_labels, columns, spot.width, column, palette, upright=panel.column_labels is not None)
+    down = _ticks(panel.row_labels, rows, spot.height, row, palette, upright=True)
+    x = {
+        **common,
+        "domain": spot.x,
+        "anchor": f"y{axis}",
+        "range": (-0.5, columns - 0.5),
+        "side": "top",
+        "tickangle": -90 if panel.column_labels is not None else 0,
+        "tickvals": across[0],
+        "ticktext": across[1],
+    }
+    y = {
+        **common,
+        "domain": spot.y,
+        "anchor": f"x{axis}",
+        "range": (rows - 0.5, -0.5),
+        "tickvals": down[0],
+        "ticktext": down[1],
+        "showticklabels": spot.rows_labelled,
+    }
+    return x, y
+
+
+def _ticks(labels, count: int, room: float, strong: int | None, palette: Palette, upright: bool):
+    keep = () if strong is None else (strong,)
+    if labels is None:
+        step = LABEL_SIZE + 2 if upright else 10 + text_width(str(count), LABEL_SIZE)
+        places = positions(count, min(room / step, 9), keep)
+        texts = [str(spot) for spot in places]
+    else:
+        places, texts = thinned(labels, room / (LABEL_SIZE + 1), keep)
+    if strong is not None and strong in places:
+        at = places.index(strong)
+        texts[at] = f'<b style="color:{palette.text}">{texts[at]}</b>'
+    return places, texts
+
+
+def _heatmap(panel, spot, axis, drawn, limits, palette, bar: bool, printed: bool) -> dict:
+    rows, columns = panel.values.shape
+    gap = 1 if min(spot.width / max(columns, 1), spot.height / max(rows, 1)) >= 5 else 0
+    trace = {
+        "type": "heatmap",
+        "z": drawn,
+        "xaxis": f"x{axis}",
+        "yaxis": f"y{axis}",
+        "zmin": limits[0],
+        "zmax": limits[1],
+        "colorscale": palette.weights if panel.scale == "weights" else palette.signed,
+        "xgap": gap,
+        "ygap": gap,
+        "hoverinfo": "skip",
+        "hoverongaps": False,
+        "showscale": bar,
+    }
+    if bar:
+        middle = (limits[0] + limits[1]) / 2
+        trace["colorbar"] = {
+            "thickness": 8,
+            "len": spot.y[1] - spot.y[0],
+            "x": spot.x[1],
+            "y": spot.y[0],
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "xpad": 8,
+            "ypad": 0,
+            "outlinewidth": 0,
+            "tickvals": [limits[0], middle, limits[1]],
+            "ticktext": [three(limits[0]), three(middle), three(limits[1])],
+            "ticks": "",
+            "tickfont": {"size": 10, "color": palette.muted},
+        }
+    if printed:
+        trace["texttemplate"] = "%{z:.2f}" if max(abs(limits[0]), abs(limits[1])) < 10 else "%{z:.3~g}"
+        trace["textfont"] = {"size": 11}
+    return trace
+
+
+def _printed(panel: Panel, spot: Place, numbers: bool | None) -> bool:
+    if numbers is not None:
+        return numbers
+    rows, columns = panel.values.shape
+    fits = spot.width / max(columns, 1) >= 30 and spot.height / max(rows, 1) >= 14
+    return panel.values.size <= PRINTED and fits
+
+
+def _click_layer(panel: Panel, axis: str, drawn: np.ndarray, words: Mapping[str, str]) -> dict:
+    rows, columns = panel.values.shape
+    texts = np.asarray(panel.values).astype("U")
+    texts = np.where(np.isfinite(drawn), texts, words["not_finite"])
+    if panel.hidden is not None:
+        texts = np.where(panel.hidden, words["masked"], texts)
+    down = _named(panel.row_labels, rows)
+    across = _named(panel.column_labels, columns)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": np.tile(np.arange(columns, dtype=np.uint16), rows),
+        "y": np.repeat(np.arange(rows, dtype=np.uint16), columns),
+        "xaxis": f"x{axis}",
+        "yaxis": f"y{axis}",
+        "customdata": np.stack([texts.ravel(), np.repeat(down, columns), np.tile(across, rows)], axis=-1),
+        "meta": [
+            html.escape(panel.row_title or words["row"], quote=False),
+            html.escape(panel.column_title or words["column"], quote=False),
+        ],
+        "hovertemplate": "<b>%{customdata[0]}</b><br>%{meta[0]} %{customdata[1]}<br>%{meta[1]} %{customdata[2]}<extra></extra>",
+        "marker": {"size": 6, "opacity": 0.001, "color": "#808080"},
+        "selected": {"marker": {"opacity": 0.001}},
+        "unselected": {"marker": {"opacity": 0.001}},
+    }
+
+
+def _named(labels, count: int) -> np.ndarray:
+    if labels is None:
+        return np.array([str(i) for i in range(count)], dtype="U")
+    return np.array(
+        [f"{i} · {html.escape(shown(label, 60), quote=False)}" for i, label in enumerate(labels)], dtype="U"
+    )
+
+
+def _head_lines(panel: Panel) -> int:
+    return bool(panel.title or panel.caption) + bool(panel.row_title or panel.column_title)
+
+
+def _head(panel: Panel, spot: Place, palette: Palette) -> dict:
+    lines = []
+    if panel.title or panel.caption:
+        title = (
+            f'<b style="color:{panel.color or palette.text};font-size:14px">{html.escape(panel.title, quote=False)}</b>'
+        )
+        lines.append(f"{title}&nbsp; {html.escape(panel.caption, quote=False)}")
+    if panel.row_title or panel.column_title:
+        names = [
+            f"{panel.row_title} ↓" if panel.row_title else "",
+            f"{panel.column_title} →" if panel.column_title else "",
+        ]
+        lines.append(html.escape("   ".join(name for name in names if name), quote=False))
+    return {
+        "text": "<br>".join(lines),
+        "xref": "paper",
+        "yref": "paper",
+        "x": spot.x[0],
+        "y": spot.y[1],
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "yshift": spot.label_room + 2,
+        "align": "left",
+        "showarrow": False,
+        "borderpad": 0,
+        "font": {"size": LABEL_SIZE, "color": palette.muted},
+    }
+
+
+def _outline(panel: Panel, axis: str, mark, palette: Palette) -> list[dict]:
+    rows, columns = panel.values.shape
+    row, column = mark
+    if (row is None and column is None) or not (row is None or 0 <= row < rows):
+        return []
+    if not (column is None or 0 <= column < columns):
+        return []
+    return [
+        {
+            "type": "rect",
+            "xref": f"x{axis}",
+            "yref": f"y{axis}",
+            "x0": -0.5 if column is None else column - 0.5,
+            "x1": columns - 0.5 if column is None else column + 0.5,
+            "y0": -0.5 if row is None else row - 0.5,
+            "y1": rows - 0.5 if row is None else row + 0.5,
+            "line": {"color": palette.accent, "width": 2},
+            "fillcolor": "rgba(0,0,0,0)",
+        }
+    ]
+
+
+def three(value: float) -> str:
+    """A number at three significant digits, with a true minus."""
+    return f"{value:.3g}".replace("-", "−")
+
+
+__all__ = ["WORDS", "Panel", "clicked_cell", "panels_figure", "three", "tick_label"]

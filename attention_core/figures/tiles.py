@@ -1,0 +1,252 @@
+"""Many maps as one small picture: every head of a layer, or every layer and head of a model.
+
+One chart for each head costs the browser 40 ms and more; here all maps are one palette PNG in one ``go.Image``, with one
+near-invisible marker a tile that takes the clicks. Masked cells and the space between tiles are two transparent palette
+entries, so that one picture fits the light and the dark page.
+"""
+
+import base64
+import html
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from PIL import Image
+
+from ..errors import AttentionError
+from .labels import text_width
+from .palette import Palette, rgb, sample
+from .panels import FONT, three
+
+LEVELS = 254
+"""Palette entries 0 .. 253 hold the colours, from the lower to the upper limit."""
+MASKED, BETWEEN = 254, 255
+"""Palette entries of a masked (or not finite) cell and of the space between tiles."""
+LARGEST_SIDE = 96
+"""Pixels of a tile's longer side; larger maps are pooled by block maximum."""
+WORDS = {"largest": "largest"}
+
+
+def tiles_figure(
+    maps: np.ndarray,
+    *,
+    tile_names: Sequence[str],
+    columns: int,
+    palette: Palette,
+    row_names: Sequence[str] | None = None,
+    column_names: Sequence[str] | None = None,
+    limits: tuple[float, float] = (0.0, 1.0),
+    hidden: np.ndarray | None = None,
+    selected: int | None = None,
+    width: int = 960,
+    words: Mapping[str, str] | None = None,
+) -> go.Figure:
+    """All maps as tiles of one picture.
+
+    Args:
+        maps: (tiles, rows, columns), e.g. weights of shape (heads, query_len, key_len), probabilities in [0, 1].
+        tile_names: one name a tile, shown on hover ("layer 0, head 3").
+        columns: tiles in a row of the picture.
+        palette: the colours; maps are coloured by its ``weights``, or by ``signed`` where the lower limit is below 0.
+        row_names, column_names: names at the left of rows and over columns of tiles.
+        limits: values at the two ends of the colours; what lies outside is drawn as the end.
+        hidden: bool, (rows, columns) or (tiles, rows, columns), True where masked.
+        selected: the tile to frame.
+        width: px that the figure will about have; the height follows from it.
+        words: replaces any of :data:`WORDS`.
+
+    Raises:
+        AttentionError: maps that are not three-dimensional, names or masks that do not match them.
+    """
+    maps = np.asarray(maps)
+    if maps.ndim != 3 or 0 in maps.shape:
+        raise AttentionError("maps must have the axes (tiles, rows, columns), not the shape {shape}", shape=maps.shape)
+    if len(tile_names) != len(maps):
+        raise AttentionError("{names} tile names for {tiles} tiles", names=len(tile_names), tiles=len(maps))
+    if columns < 1:
+        raise AttentionError("columns ({columns}) must be at least 1", columns=columns)
+    words = {**WORDS, **(words or {})}
+    visible = _visible(maps, hidden)
+    tiles = tile_pixels(maps, visible, limits)
+    mosaic, gap = arrange(tiles, columns)
+    lines = -(-len(maps) // columns)
+    tall, wide = tiles.shape[1:]
+
+    left = 8 + max((text_width(name, 11) for name in row_names or ()), default=0) if row_names else 4
+    top = 22 if column_names else 4
+    tile_width = min(180.0, (width - left - 4) / columns)
+    tile_height = min(max(tile_width * tall / wide, 40.0), 220.0)
+    used = min(1.0, tile_width * columns / max(1.0, width - left - 4))
+    pitch_x, pitch_y = wide + gap, tall + gap
+    half_x, half_y = wide / pitch_x / 2, tall / pitch_y / 2
+
+    number = np.arange(len(maps))
+    where = np.where(visible, maps, -np.inf)
+    peaks = where.reshape(len(maps), -1).max(axis=1)
+    names = [
+        [html.escape(str(name), quote=False), f"{words['largest']} {three(peak)}" if np.isfinite(peak) else ""]
+        for name, peak in zip(tile_names, peaks)
+    ]
+    picture = {
+        "type": "image",
+        "source": encoded(mosaic, palette.signed if limits[0] < 0 else palette.weights, palette),
+        "x0": -half_x + 0.5 / pitch_x,
+        "dx": 1 / pitch_x,
+        "y0": -half_y + 0.5 / pitch_y,
+        "dy": 1 / pitch_y,
+        "hoverinfo": "skip",
+    }
+    clicks = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": (number % columns).astype(np.uint16),
+        "y": (number // columns).astype(np.uint16),
+        "customdata": np.array(names),
+        "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
+        "marker": {"size": 6, "opacity": 0.001, "color": "#808080"},
+        "selected": {"marker": {"opacity": 0.001}},
+        "unselected": {"marker": {"opacity": 0.001}},
+    }
+    axis = {
+        "showgrid": False,
+        "zeroline": False,
+        "showline": False,
+        "ticks": "",
+        "fixedrange": True,
+        "tickmode": "array",
+    }
+    font = {"size": 11, "color": palette.muted}
+    frames = [_frames(number, columns, half_x, half_y, palette.hairline, 1)]
+    if selected is not None and 0 <= selected < len(maps):
+        frames.append(_frames([selected], columns, half_x, half_y, palette.accent, 2))
+    layout = {
+        "height": round(top + tile_height * lines + 4),
+        "margin": {"l": round(left), "r": 4, "t": top, "b": 4, "pad": 0},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, **font},
+        "hovermode": "closest",
+        "hoverdistance": -1,
+        "hoverlabel": {
+            "bgcolor": palette.panel,
+            "bordercolor": palette.hairline,
+            "font": {"family": FONT, "size": 13, "color": palette.text},
+            "align": "left",
+        },
+        "dragmode": False,
+        "clickmode": "event+select",
+        "showlegend": False,
+        "uirevision": "tiles",
+        "shapes": frames,
+        "xaxis": {
+            **axis,
+            "domain": (0.0, used),
+            "range": (-half_x - 0.01, columns - 1 + half_x + 0.01),
+            "side": "top",
+            "tickangle": 0,
+            "tickfont": font,
+            **_named(column_names, columns, max(1, int(60 / tile_width + 0.5))),
+        },
+        "yaxis": {
+            **axis,
+            "range": (lines - 1 + half_y + 0.01, -half_y - 0.01),
+            "scaleanchor": False,
+            "tickfont": font,
+            **_named(row_names, lines, 1),
+        },
+    }
+    return go.Figure({"data": [picture, clicks], "layout": layout}, _validate=False)
+
+
+def clicked_tile(points: Sequence[Mapping]) -> int | None:
+    """The number of the clicked tile, from a selection's points (``st.plotly_chart``); None if none was."""
+    for point in points:
+        number = point.get("point_index", point.get("point_number"))
+        if isinstance(number, int) and number >= 0 and point.get("curve_number", 1) == 1:
+            return number
+    return None
+
+
+def pooled(values: np.ndarray, visible: np.ndarray, largest: int = LARGEST_SIDE) -> tuple[np.ndarray, np.ndarray]:
+    """Block maximum, so that no map has more than ``largest`` rows or columns.
+
+    Args:
+        values: (tiles, rows, columns).
+        visible: bool, of the same shape; hidden cells never give a block its value.
+
+    Returns:
+        float32 block maxima and their visibility (a block is visible if any of its cells is), both
+        (tiles, rows', columns').
+    """
+    visible_values = np.where(visible, values, -np.inf).astype(np.float32)
+    for axis in (1, 2):
+        count = visible_values.shape[axis]
+        block = -(-count // largest)
+        if block > 1:
+            starts = np.arange(0, count, block)
+            visible_values = np.maximum.reduceat(visible_values, starts, axis=axis)
+    seen = visible_values > -np.inf
+    return np.where(seen, visible_values, 0.0), seen
+
+
+def tile_pixels(maps: np.ndarray, visible: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """Maps as palette entries: uint8 (tiles, tall, wide), pooled where large, whole pixels a cell where small.
+
+    A value v becomes ``round(253 (v - low) / (high - low))``, held between 0 and 253; a masked cell becomes 254.
+    """
+    values, seen = pooled(maps, visible)
+    low, high = float(limits[0]), float(limits[1])
+    span = high - low if high > low else 1.0
+    levels = np.clip(np.rint((values - low) * ((LEVELS - 1) / span)), 0, LEVELS - 1).astype(np.uint8)
+    levels[~seen] = MASKED
+    times = max(1, 64 // max(levels.shape[1:]))
+    return levels.repeat(times, axis=1).repeat(times, axis=2)
+
+
+def arrange(tiles: np.ndarray, columns: int) -> tuple[np.ndarray, int]:
+    """Tiles side by side in one picture, ``columns`` in a row: uint8 (height, width), and the px between tiles."""
+    count, tall, wide = tiles.shape
+    lines = -(-count // columns)
+    gap = max(2, round(0.08 * min(tall, wide)))
+    mosaic = np.full((lines * (tall + gap) - gap, columns * (wide + gap) - gap), BETWEEN, dtype=np.uint8)
+    for number, tile in enumerate(tiles):
+        y, x = number // columns * (tall + gap), number % columns * (wide + gap)
+        mosaic[y : y + tall, x : x + wide] = tile
+    return mosaic, gap
+
+
+def encoded(mosaic: np.ndarray, colourscale, palette: Palette) -> str:
+    """A picture of palette entries as a PNG in a data URI; entries 254 and 255 are grey and clear."""
+    colours = sample(colourscale, np.linspace(0, 1, LEVELS))
+    image = Image.fromarray(mosaic, "P")
+    image.putpalette([*colours.ravel().tolist(), 128, 128, 128, *rgb(palette.page)])
+    file = io.BytesIO()
+    image.save(file, "PNG", transparency=bytes([255] * LEVELS + [56, 0]), compress_level=6)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _visible(maps: np.ndarray, hidden: np.ndarray | None) -> np.ndarray:
+    visible = np.isfinite(maps)
+    if hidden is not None:
+        hidden = np.asarray(hidden, dtype=bool)
+        if hidden.shape not in (maps.shape, maps.shape[1:]):
+            raise AttentionError("hidden has the shape {hidden}, maps {maps}", hidden=hidden.shape, maps=maps.shape)
+        visible &= ~hidden
+    return visible
+
+
+def _named(names: Sequence[str] | None, count: int, step: int) -> dict:
+    if names is None:
+        return {"showticklabels": False}
+    places = list(range(0, min(count, len(names)), step))
+    return {"tickvals": places, "ticktext": [html.escape(str(names[place]), quote=False) for place in places]}
+
+
+def _frames(numbers, columns: int, half_x: float, half_y: float, colour: str, width: int) -> dict:
+    """Rectangles around tiles, all in one path."""
+    path = "".join(
+        f"M{x - half_x:.4f},{y - half_y:.4f}H{x + half_x:.4f}V{y + half_y:.4f}H{x - half_x:.4f}Z"
+        for y, x in (divmod(int(number), columns) for number in numbers)
+    )
+    return {"type": "path", "path": path, "xref": "x", "yref": "y", "line": {"color": colour, "width": width}}
