@@ -165,10 +165,10 @@ def train(
     minutes: float,
     *,
     seed: int = 0,
-    batch_tokens: int = 2560,
+    batch_tokens: int = 3072,
     resume: Path | None = None,
     max_steps: int | None = None,
-    report_minutes: float = 5.0,
+    report_minutes: float = 4.0,
     shape: dict | None = None,
 ) -> Path:
     """Train for a number of wall-clock minutes; returns the last checkpoint.
@@ -216,17 +216,26 @@ def train(
             next_report += 60 * report_minutes
             _log(out, {**state, "dev": accuracy(model.bart, dev_batches)})
             save(out / f"{state['step']:06d}.pt", model, optimiser, state)
-    path = out / "last.pt"
+    path = out / f"{state['step']:06d}.pt"
     save(path, model, optimiser, state)
     _log(out, {**state, "dev": accuracy(model.bart, dev_batches)})
     return path
 
 
+def best_checkpoint(out: Path) -> Path:
+    """The checkpoint of a run with the lowest loss on the dev books, hidden and visible pieces weighed alike."""
+    records = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    reports = [record for record in records if "dev" in record]
+    best = min(reports, key=lambda record: record["dev"]["masked_nats"] + record["dev"]["visible_nats"])
+    return out / f"{best['step']:06d}.pt"
+
+
 def _log(out: Path, record: dict) -> None:
     rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}
+    line = json.dumps(rounded)
     with (out / "log.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(rounded) + "\n")
-    print(json.dumps(rounded), flush=True)
+        file.write(line + "\n")
+    print(line, flush=True)
 
 
 def load_checkpoint(path: Path) -> BartForConditionalGeneration:
