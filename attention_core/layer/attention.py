@@ -10,7 +10,7 @@ a real model runs when we look inside it.
 Shapes leave no axis out: (batch, heads, len, head_dim) for vectors, (batch, heads, query_len, key_len) for maps.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite, sqrt
 
 import torch
@@ -21,6 +21,8 @@ from .masks import check_boolean
 
 # A chunk of scores of about this many numbers (2 MB in float32) stays in a core's cache.
 _CHUNK_NUMBERS = 1 << 19
+
+_HIDDEN = float("-inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +66,18 @@ class AttentionSteps:
 
     def with_output(self, output: Tensor) -> "AttentionSteps":
         """The same steps with an output (batch, query_len, d_model)."""
-        return replace(self, output=output)
+        return AttentionSteps(
+            self.query,
+            self.key,
+            self.value,
+            self.scores,
+            self.mask,
+            self.weights,
+            self.dropped_weights,
+            self.context,
+            output,
+            self.scale,
+        )
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
@@ -84,10 +97,8 @@ def attention_scores(query: Tensor, key: Tensor, scale: float | None = None) -> 
     Raises:
         AttentionError: shapes that do not fit, or a scale that is not finite and above 0.
     """
-    _check_shapes(query, key)
-    scale = _checked_scale(scale, query)
-    products = _wide(query) @ _wide(key).transpose(-2, -1)
-    return products * scale if _needs_grad(products) else products.mul_(scale)
+    _check_shapes(query, key, key)
+    return _scores(query, key, _checked_scale(scale, query))
 
 
 def attention_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -105,21 +116,7 @@ def attention_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Raises:
         AttentionError: a mask that is not boolean or does not broadcast to the scores.
     """
-    scores = _wide(scores)
-    if mask is None:
-        return torch.softmax(scores, dim=-1)
-    _check_mask(mask, scores.shape)
-    sees_any = mask.any(dim=-1, keepdim=True)
-    has_empty = not bool(sees_any.all())
-    empty = ~sees_any if has_empty else None
-    # A row without a visible key stays unmasked through the softmax, so that no NaN arises, not even in the gradient.
-    hidden = ~(mask | empty) if has_empty else ~mask
-    masked = scores.masked_fill(hidden, float("-inf"))
-    if _needs_grad(masked):
-        weights = torch.softmax(masked, dim=-1)
-        return weights.masked_fill(empty, 0.0) if has_empty else weights
-    weights = torch.softmax(masked, dim=-1, out=masked)
-    return weights.masked_fill_(empty, 0.0) if has_empty else weights
+    return _weights(_wide(scores), _checked_mask(mask, scores, scores.shape))
 
 
 def attention_steps(
@@ -153,10 +150,11 @@ def attention_steps(
     """
     _check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
-    scores = attention_scores(query, key, scale)
+    mask = _checked_mask(mask, query, (*query.shape[:3], key.shape[2]))
+    scores = _scores(query, key, scale)
     if bias is not None:
         scores = scores + bias
-    weights = attention_weights(scores, mask)
+    weights = _weights(scores, mask)
     dropped = dropped_out(weights, dropout, generator) if dropout > 0 else None
     context = _weighted_sum(weights if dropped is None else dropped, value)
     return AttentionSteps(query, key, value, scores, mask, weights, dropped, context, None, scale)
@@ -179,8 +177,8 @@ def attention_context(
     _check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
     batch, heads, query_len, _ = query.shape
+    mask = _checked_mask(mask, query, (batch, heads, query_len, key.shape[2]))
     if mask is not None:
-        _check_mask(mask, (batch, heads, query_len, key.shape[-2]))
         # The query axis is cut below; an axis of 1 broadcasts to every chunk instead.
         mask = (
             mask.expand(*mask.shape[:-2], query_len, mask.shape[-1]) if mask.dim() > 1 else mask.expand(query_len, -1)
@@ -189,8 +187,8 @@ def attention_context(
     parts = []
     for start in range(0, query_len, chunk):
         rows = slice(start, start + chunk)
-        scores = attention_scores(query[..., rows, :], key, scale)
-        weights = attention_weights(scores, None if mask is None else mask[..., rows, :])
+        scores = _scores(query[..., rows, :], key, scale)
+        weights = _weights(scores, None if mask is None else mask[..., rows, :])
         parts.append(_weighted_sum(weights, value))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
@@ -216,8 +214,25 @@ def dropped_out(weights: Tensor, dropout: float, generator: torch.Generator | No
     return weights * keep / (1 - dropout)
 
 
+def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    products = _wide(query) @ _wide(key).transpose(-2, -1)
+    return products * scale if _needs_grad(products) else products.mul_(scale)
+
+
+def _weights(scores: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return torch.softmax(scores, dim=-1)
+    sees_any = mask.any(dim=-1, keepdim=True)
+    all_see = bool(sees_any.all())
+    # A row without a visible key stays unmasked through the softmax, so that no NaN arises, not even in the gradient.
+    masked = torch.where(mask if all_see else mask | ~sees_any, scores, _HIDDEN)
+    weights = torch.softmax(masked, dim=-1, out=None if _needs_grad(masked) else masked)
+    return weights if all_see else torch.where(sees_any, weights, 0.0)
+
+
 def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
-    return (weights @ _wide(value)).to(value.dtype)
+    context = weights @ _wide(value)
+    return context if context.dtype == value.dtype else context.to(value.dtype)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -238,9 +253,18 @@ def _checked_scale(scale: float | None, query: Tensor) -> float:
     return float(scale)
 
 
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> None:
-    named = {"query": query, "key": key} | ({} if value is None else {"value": value})
-    for name, x in named.items():
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    q, k, v = query.shape, key.shape, value.shape
+    if (
+        len(q) == len(k) == len(v) == 4
+        and q[:2] == k[:2] == v[:2]
+        and q[3] == k[3]
+        and k[2] == v[2]
+        and query.dtype == key.dtype == value.dtype
+        and query.is_floating_point()
+    ):
+        return
+    for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() != 4:
             raise AttentionError(
                 "{name} must have four axes (batch, heads, len, head_dim), not {axes}: its shape is {shape}",
@@ -270,7 +294,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> No
             query_dim=query.shape[-1],
             key_dim=key.shape[-1],
         )
-    if value is not None and value.shape[-2] != key.shape[-2]:
+    if value.shape[-2] != key.shape[-2]:
         raise AttentionError(
             "key and value must have one key_len: key has {key_len}, value has {value_len}",
             key_len=key.shape[-2],
@@ -278,7 +302,10 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> No
         )
 
 
-def _check_mask(mask: Tensor, shape: tuple[int, ...]) -> None:
+def _checked_mask(mask: Tensor | None, beside: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """The mask, on the device of the tensor beside it."""
+    if mask is None:
+        return None
     check_boolean(mask)
     fits = mask.dim() <= 4 and all(m in (1, s) for m, s in zip(reversed(mask.shape), reversed(shape)))
     if not fits:
@@ -287,3 +314,4 @@ def _check_mask(mask: Tensor, shape: tuple[int, ...]) -> None:
             mask_shape=tuple(mask.shape),
             shape=tuple(shape),
         )
+    return mask if mask.device == beside.device else mask.to(beside.device)

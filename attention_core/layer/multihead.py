@@ -8,9 +8,13 @@ Vaswani et al. 2017, section 3.2.2.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, sqrt
+from functools import cached_property
+from math import sqrt
+from numbers import Integral
 from pathlib import Path
+from sys import float_info
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +24,7 @@ from torch.nn import functional as F
 
 from ..errors import AttentionError
 from .attention import AttentionSteps, attention_context, attention_steps
+from .other_modules import read_module
 from .projections import Projections, merge_heads, split_heads
 
 SCALES = ("head_dim", "d_model", "none")
@@ -65,8 +70,8 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         for name in ("d_model", "num_heads", "head_dim", "key_dim", "value_dim"):
             size = getattr(self, name)
-            if size is not None and size < 1:
-                raise AttentionError("{name} ({size}) must be at least 1", name=name, size=size)
+            if size is not None and (not isinstance(size, Integral) or size < 1):
+                raise AttentionError("{name} ({size}) must be a whole number, at least 1", name=name, size=size)
         if self.head_dim is None:
             if self.d_model % self.num_heads:
                 raise AttentionError(
@@ -108,7 +113,7 @@ class AttentionConfig:
         """Width of all heads side by side, num_heads * head_dim."""
         return self.num_heads * self.head_dim
 
-    @property
+    @cached_property
     def effective_scale(self) -> float:
         """What the dot products are multiplied with, temperature included; above 0."""
         rules = {"head_dim": 1 / sqrt(self.head_dim), "d_model": 1 / sqrt(self.d_model), "none": 1.0}
@@ -134,7 +139,8 @@ class MultiHeadAttention(nn.Module):
         shared = config.projection == "shared"
         in_dims = (config.head_dim,) * 3 if shared else (config.d_model, config.key_dim, config.value_dim)
         out_dim = config.head_dim if shared else config.inner_dim
-        if len(set(in_dims)) == 1:
+        self._fused = len(set(in_dims)) == 1
+        if self._fused:
             self.qkv_proj = nn.Linear(in_dims[0], 3 * out_dim, bias=config.qkv_bias)
         else:
             self.query_proj, self.key_proj, self.value_proj = (nn.Linear(d, out_dim, config.qkv_bias) for d in in_dims)
@@ -195,24 +201,27 @@ class MultiHeadAttention(nn.Module):
         value: Tensor | None = None,
         *,
         mask: Tensor | None = None,
+        heads: Sequence[int] | None = None,
         generator: torch.Generator | None = None,
     ) -> AttentionSteps:
         """Every stage of the computation: arguments as for calling the layer.
 
         Args:
+            heads: the heads to compute, counted from 0, in this order; None = all. Their numbers equal those of all
+                heads up to the order of summation.
             generator: draws the dropout in training mode; None = torch's global one.
 
         Returns:
-            AttentionSteps with the output (batch, query_len, d_model).
+            AttentionSteps with the output (batch, query_len, d_model), or None in its place where heads are named.
         """
         steps = attention_steps(
-            *self._project(query, key, value),
+            *self._project(query, key, value, heads),
             mask,
             self.config.effective_scale,
             dropout=self.config.dropout if self.training else 0.0,
             generator=generator,
         )
-        return steps.with_output(self.out_proj(merge_heads(steps.context)))
+        return steps if heads is not None else steps.with_output(self.out_proj(merge_heads(steps.context)))
 
     def projections(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Projections:
         """The inputs beside the weights and biases that act on them (no copies): arguments as for calling the layer."""
@@ -252,7 +261,7 @@ class MultiHeadAttention(nn.Module):
             layer.load_state_dict(state)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise AttentionError(
-                "{path} is not a layer that MultiHeadAttention.save wrote ({reason})", path=path, reason=error
+                "{path} is not a layer that MultiHeadAttention.save wrote ({reason})", path=path, reason=str(error)
             ) from error
         return layer
 
@@ -267,8 +276,8 @@ class MultiHeadAttention(nn.Module):
         Raises:
             AttentionError: a module of another form, or one with features that this layer does not have.
         """
-        config, weights, biases = _read_module(module)
-        layer = cls(config).to(weights[0].device, weights[0].dtype).train(module.training)
+        fields, weights, biases = read_module(module)
+        layer = cls(AttentionConfig(**fields)).to(weights[0].device, weights[0].dtype).train(module.training)
         with torch.no_grad():
             names = ("query", "key", "value", "out")
             for name, weight, bias in zip(names, weights, biases):
@@ -279,7 +288,7 @@ class MultiHeadAttention(nn.Module):
 
     def _part(self, index: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of the query (0), key (1) or value (2) projection."""
-        if not hasattr(self, "qkv_proj"):
+        if not self._fused:
             linear = (self.query_proj, self.key_proj, self.value_proj)[index]
             return linear.weight, linear.bias
         rows = self.qkv_proj.out_features // 3
@@ -289,11 +298,14 @@ class MultiHeadAttention(nn.Module):
     def _inputs(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         key = query if key is None else key
         value = key if value is None else value
+        config, dtype = self.config, self.out_proj.weight.dtype
         for name, x, width_name, width in (
-            ("query", query, "d_model", self.config.d_model),
-            ("key", key, "key_dim", self.config.key_dim),
-            ("value", value, "value_dim", self.config.value_dim),
+            ("query", query, "d_model", config.d_model),
+            ("key", key, "key_dim", config.key_dim),
+            ("value", value, "value_dim", config.value_dim),
         ):
+            if x is query and name != "query" and width == config.d_model:
+                continue  # self-attention: looked at already
             if x.dim() != 3 or x.shape[-1] != width:
                 raise AttentionError(
                     "{name} must be (batch, len, {width_name} = {width}), not the shape {shape}",
@@ -302,68 +314,54 @@ class MultiHeadAttention(nn.Module):
                     width=width,
                     shape=tuple(x.shape),
                 )
+            if x.dtype != dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+                raise AttentionError(
+                    "{name} is {theirs}, but the layer's weights are {ours}: they must have one dtype",
+                    name=name,
+                    theirs=x.dtype,
+                    ours=dtype,
+                )
         return query, key, value
 
-    def _project(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, heads: Sequence[int] | None = None
+    ) -> Sequence[Tensor]:
         """The inputs projected and split: query (batch, heads, query_len, head_dim), key and value with key_len."""
+        if heads is not None:
+            return self._project_heads(self.projections(query, key, value), heads)
         query, key, value = self._inputs(query, key, value)
-        heads = self.config.num_heads
+        num_heads = self.config.num_heads
+        once = self._fused and query is key is value
         if self.config.projection == "shared":
             # Heads first: each slice of the input goes through the same small matrix.
-            inputs = [split_heads(x, heads) for x in (query, key, value)]
-            return tuple(F.linear(x, *self._part(i)) for i, x in enumerate(inputs))
-        if query is key and key is value and hasattr(self, "qkv_proj"):
-            query, key, value = self.qkv_proj(query).chunk(3, dim=-1)
-        else:
-            query, key, value = (F.linear(x, *self._part(i)) for i, x in enumerate((query, key, value)))
-        return split_heads(query, heads), split_heads(key, heads), split_heads(value, heads)
+            if once:
+                return self.qkv_proj(split_heads(query, num_heads)).chunk(3, dim=-1)
+            return [F.linear(split_heads(x, num_heads), *self._part(i)) for i, x in enumerate((query, key, value))]
+        if once:
+            # The heads of the queries, then those of the keys, then those of the values.
+            return split_heads(self.qkv_proj(query), 3 * num_heads).chunk(3, dim=1)
+        return [split_heads(F.linear(x, *self._part(i)), num_heads) for i, x in enumerate((query, key, value))]
+
+    def _project_heads(self, projections: Projections, heads: Sequence[int]) -> list[Tensor]:
+        """As _project, for some heads alone."""
+        for head in heads:
+            if not 0 <= head < self.config.num_heads:
+                raise AttentionError("head {head} is outside 0 to {last}", head=head, last=self.config.num_heads - 1)
+        if not len(heads):
+            raise AttentionError("heads is empty: name at least one head, or None for all")
+        parts = [projections.head(head) for head in heads]
+        return [
+            torch.stack(
+                [
+                    F.linear(*(getattr(part, f"{name}_{what}") for what in ("input", "weight", "bias")))
+                    for part in parts
+                ],
+                dim=1,
+            )
+            for name in ("query", "key", "value")
+        ]
 
 
 def _positive(number: object) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number) and number > 0
-
-
-def _read_module(module: nn.Module) -> tuple[AttentionConfig, list[Tensor], list[Tensor | None]]:
-    """Configuration, and weights and biases of query, key, value and output, of an attention module of a known form."""
-    if isinstance(module, nn.MultiheadAttention):
-        if module.bias_k is not None or module.add_zero_attn:
-            raise AttentionError("an nn.MultiheadAttention with add_bias_kv or add_zero_attn has no counterpart here")
-        if module.in_proj_weight is not None:
-            weights = list(module.in_proj_weight.chunk(3))
-        else:
-            weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
-        biases = [None] * 3 if module.in_proj_bias is None else list(module.in_proj_bias.chunk(3))
-        out, num_heads, scale, dropout = module.out_proj, module.num_heads, None, module.dropout
-    else:
-        inner = getattr(module, "self", module)
-        for owner, names, out in (
-            (module, ("q_proj", "k_proj", "v_proj"), getattr(module, "out_proj", None)),
-            (inner, ("query", "key", "value"), getattr(getattr(module, "output", None), "dense", None)),
-        ):
-            linears = [getattr(owner, name, None) for name in names]
-            if all(isinstance(linear, nn.Linear) for linear in (*linears, out)):
-                break
-        else:
-            raise AttentionError(
-                "{name} is not an attention module of a known form: it must be an nn.MultiheadAttention, have q_proj, k_proj, "
-                "v_proj and out_proj (as BART's), or have self.query, self.key, self.value and output.dense (as BERT's "
-                "attention, which holds both)",
-                name=type(module).__name__,
-            )
-        weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
-        num_heads = owner.num_heads if hasattr(owner, "num_heads") else owner.num_attention_heads
-        scale = getattr(owner, "scaling", None)
-        dropout = owner.dropout.p if isinstance(owner.dropout, nn.Dropout) else owner.dropout
-    head_dim = weights[0].shape[0] // num_heads
-    config = AttentionConfig(
-        d_model=weights[0].shape[1],
-        num_heads=num_heads,
-        head_dim=head_dim,
-        key_dim=weights[1].shape[1],
-        value_dim=weights[2].shape[1],
-        qkv_bias=any(bias is not None for bias in biases),
-        out_bias=out.bias is not None,
-        dropout=dropout,
-        scale="head_dim" if scale is None or scale == head_dim**-0.5 else scale,
-    )
-    return config, [*weights, out.weight], [*biases, out.bias]
+    # A whole number beyond every float is not finite as a float either.
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= float_info.max

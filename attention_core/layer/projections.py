@@ -85,7 +85,8 @@ class HeadProjections:
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(batch, len, num_heads * head_dim) -> (batch, num_heads, len, head_dim), as a view."""
-    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    batch, length, width = x.shape
+    return x.view(batch, length, num_heads, width // num_heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
