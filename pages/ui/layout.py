@@ -1,0 +1,122 @@
+"""The frame of every page: set-up, menu, figures, errors."""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import streamlit as st
+
+from attention_core.errors import AttentionError
+from attention_core.figures.palette import Palette, palette
+from pages.ui.state import Setting, choice
+from pages.ui.text import _, error_text
+
+# The one line for a new page.
+MENU = {
+    "start": ("app.py", lambda: _("Start"), ":material/home:"),
+    "build": ("pages/build.py", lambda: _("Build"), ":material/tune:"),
+}
+
+SCALES = ("ink", "cividis", "viridis")
+COLOUR_SCALE: Setting = choice("colours", "ink", SCALES)
+
+# No toolbar over the figures: a click means a cell, and the picture has its own export.
+FIGURE_CONFIG = {"displayModeBar": False, "doubleClick": False, "scrollZoom": False}
+
+_freeze_lock = threading.Lock()
+_frozen_modules = 0
+
+
+def begin_page(page: str, title: str) -> None:
+    """Sets the page up and draws the menu. Call it first."""
+    st.set_page_config(page_title=f"{title} · Attention", page_icon=":material/grid_on:", layout="wide")
+    st.html(_STYLE)
+    with st.sidebar, st.container(gap=None, key="menu"):
+        for path, label, icon in MENU.values():
+            st.page_link(path, label=label(), icon=icon, width="stretch")
+    if page != "start":
+        st.header(title, anchor=False)
+
+
+def end_page() -> None:
+    """Takes what the page has imported out of Streamlit's collection after every run. Call it last.
+
+    Streamlit collects all garbage after each run, which walks every object of torch and its kind (75 to 180 ms). Frozen
+    objects are not walked. Imports happen late (the first table brings in pyarrow), hence the look at every end.
+    """
+    global _frozen_modules
+    if len(sys.modules) > _frozen_modules + 20 and _freeze_lock.acquire(blocking=False):
+        try:
+            gc.collect()
+            gc.freeze()
+            _frozen_modules = len(sys.modules)
+        finally:
+            _freeze_lock.release()
+
+
+def current_palette() -> Palette:
+    """Colours for the visitor's theme and chosen scale."""
+    theme = "dark" if st.context.theme.type == "dark" else "light"
+    return palette(theme, st.session_state.get(COLOUR_SCALE.key, COLOUR_SCALE.default))
+
+
+def narrow_screen() -> bool:
+    """Whether the browser says that it is a phone's. (The width of the window is not told to the server.)"""
+    return "Mobi" in (st.context.headers.get("User-Agent") or "")
+
+
+def show_figure(figure, key: str, alt: str, on_click: Callable | None = None) -> None:
+    """Draws a figure at its own height.
+
+    Args:
+        figure: a plotly figure.
+        key: unique on the page.
+        alt: says what is seen, for those who cannot see it.
+        on_click: called after a click, before the page runs again; reads st.session_state[key].selection.points.
+    """
+    st.plotly_chart(
+        figure,
+        key=key,
+        theme=None,
+        alt=alt,
+        config=FIGURE_CONFIG,
+        on_select=on_click or "ignore",
+        selection_mode="points",
+    )
+
+
+@contextmanager
+def errors_shown() -> Iterator[None]:
+    """Shows the core's error as a sentence and ends the page there; what was set stays."""
+    try:
+        yield
+    except AttentionError as error:
+        show_error(error)
+        st.stop()
+
+
+def show_error(error: AttentionError) -> None:
+    """One sentence that says what must hold, what came and what to do."""
+    st.error(error_text(error), icon=":material/error:")
+
+
+_STYLE = """
+<style>
+.stMainBlockContainer { padding-top: 2.2rem; padding-bottom: 3rem; max-width: 1500px; }
+.stSidebar [data-testid="stSidebarHeader"] { height: 2.6rem; }
+.stSidebar [data-testid="stSidebarUserContent"] { padding-top: 0; }
+.st-key-menu { padding-bottom: .6rem; }
+.stMarkdown, .stPlotlyChart { font-variant-numeric: tabular-nums; }
+h1, h2, h3 { letter-spacing: -0.01em; }
+h2 { padding-top: 0; }
+.st-key-formulas p { font-size: .92rem; line-height: 2; }
+table.sums { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; max-width: 30rem; }
+table.sums th { text-align: right; font-weight: 500; opacity: .65; padding: .15rem .6rem; }
+table.sums td { text-align: right; padding: .13rem .6rem; border-top: 1px solid rgba(128,128,128,.18); }
+table.sums th:first-child, table.sums td:first-child { text-align: left; padding-left: 0; white-space: pre; }
+table.sums tr.strong td { font-weight: 650; }
+table.sums tr.total td { font-weight: 600; border-top: 1px solid rgba(128,128,128,.55); }
+</style>
+"""

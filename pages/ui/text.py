@@ -1,0 +1,43 @@
+"""Every text a visitor reads goes through ``_``: English is the source, a catalogue in locale/ holds another language.
+
+The language belongs to the visitor's session, so the translation is looked up for each text, never installed.
+"""
+
+import gettext
+from functools import cache
+from pathlib import Path
+
+import streamlit as st
+
+from attention_core.errors import AttentionError
+
+_LOCALE = Path(__file__).parent / "locale"
+
+
+def _(message: str) -> str:
+    """The text in the visitor's language."""
+    return _catalogue(st.session_state.get("language", "en")).gettext(message)
+
+
+@cache
+def _catalogue(language: str) -> gettext.NullTranslations:
+    return gettext.translation("messages", _LOCALE, [language], fallback=True)
+
+
+def verbatim(text: object) -> str:
+    """A text for st.markdown and its kind that is shown as it is: as inline code, which nothing interprets."""
+    text = " ".join(str(text).split())
+    fence = "`"
+    while fence in text:
+        fence += "`"
+    return f"{fence} {text} {fence}" if text.startswith("`") or text.endswith("`") else f"{fence}{text}{fence}"
+
+
+def error_text(error: AttentionError) -> str:
+    """A core error in the visitor's language, as markdown in which the values stand verbatim."""
+    values = {name: verbatim(v) if isinstance(v, str) else v for name, v in error.values.items()}
+    try:
+        return _(error.template).format(**values)
+    except (KeyError, IndexError, ValueError, AttributeError):
+        # A format such as {value:g} wants the value itself.
+        return verbatim(error)
