@@ -20,6 +20,7 @@ from ..layer.attention import AttentionSteps, attention_steps
 from .session import before_attention, is_any_open, session_of
 
 NAME = "attention_core"
+OUTPUT = "output embedding"
 KINDS = ("encoder", "decoder", "cross")
 _CROSS_NAMES = ("encoder_attn", "crossattention", "EncDec")
 # Keywords that reach every attention function and say nothing about what it computes.
@@ -173,6 +174,17 @@ def prepare(model: nn.Module) -> dict[str, nn.Module]:
         if before_attention not in module._forward_pre_hooks.values():
             module.register_forward_pre_hook(before_attention, with_kwargs=True)
     return found
+
+
+def with_output(model: nn.Module, modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """The attention modules and, under OUTPUT, the output embedding, so that its input can be recorded too."""
+    head = model.get_output_embeddings()
+    if head is None:
+        return modules
+    head._attention_name = OUTPUT
+    if before_attention not in head._forward_pre_hooks.values():
+        head.register_forward_pre_hook(before_attention, with_kwargs=True)
+    return modules | {OUTPUT: head}
 
 
 def sites(modules: Mapping[str, nn.Module]) -> tuple[Site, ...]:
