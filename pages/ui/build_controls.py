@@ -20,7 +20,7 @@ def examples() -> dict[str, tuple[str, dict]]:
         "neighbours": (
             _("Positions: neighbours attend to each other"),
             {
-                "embed": "sinusoidal",
+                "vectors": "sinusoidal",
                 "masks": [],
                 "heads": 2,
                 "text": "one two three four five six seven eight nine ten",
@@ -95,11 +95,11 @@ def settle() -> list[str]:
     if state["head"] >= state.heads:
         said.append(_("Head {old} is gone; head {new} is shown.").format(old=state["head"], new=state.heads - 1))
         state["head"] = state.heads - 1
-    if state.embed == "one_hot" and state.input in ("text", "count") and not _one_hot_fits():
+    if state.vectors == "one_hot" and state.input in ("text", "count") and not _one_hot_fits():
         said.append(
             _("One-hot vectors no longer fit d_model ({d_model}); random ones are used.").format(d_model=state.dm)
         )
-        state.embed = "random"
+        state.vectors = "random"
     return said
 
 
@@ -166,7 +166,7 @@ def _input() -> None:
                 _("Vectors"),
                 offered,
                 format_func=embeddings.get,
-                key="embed",
+                key="vectors",
                 help=_("Equal tokens have equal vectors. One-hot is offered while the distinct tokens fit d_model."),
             )
 

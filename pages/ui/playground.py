@@ -104,7 +104,7 @@ SETTINGS: dict[str, Setting] = {
         flag("cross"),
         text("text2", "a tired cat sits"),
         whole("n2", 5, 1, MAX_TOKENS),
-        choice("embed", "random", EMBEDDINGS),
+        choice("vectors", "random", EMBEDDINGS),
         text("own_x", travels=False),
         text("own_x2", travels=False),
         text("own_q", travels=False),
@@ -241,8 +241,8 @@ def compute(values: dict) -> Playground:
         pads = min(pads, room)
         key_tokens = key_tokens + [PAD] * pads
         query_tokens = query_tokens if values["cross"] else key_tokens
-        x = embed(query_tokens, d_model, values["embed"], seed=values["seed"])
-        x_key = embed(key_tokens, d_model, values["embed"], seed=values["seed"], vocabulary=query_tokens)
+        x = embed(query_tokens, d_model, values["vectors"], seed=values["seed"])
+        x_key = embed(key_tokens, d_model, values["vectors"], seed=values["seed"], vocabulary=query_tokens)
     dtype = DTYPES[values["dtype"]]
     config = _config(values, d_model)
     layer = _layer(values, config, dtype)
