@@ -178,7 +178,11 @@ def _query(values: Mapping[str, object], settings: Mapping[str, Setting]) -> dic
     for key, value in values.items():
         setting = settings[key]
         if value != setting.default and setting.write is not None and value is not None:
-            written = setting.write(value)
+            try:
+                written = setting.write(value)
+            except ValueError:
+                # What a person typed and nobody can read is told on the page, and travels nowhere.
+                continue
             if len(written) <= MOST_URL_CHARACTERS:
                 query[key] = written
     return query
