@@ -1,5 +1,7 @@
 """Loading a model so that every one of its attention heads can be looked into."""
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +11,13 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from ..errors import AttentionError
-from . import files, registry
+from . import files, hub, registry
 from .families import position_limit
 from .registry import KINDS, Site
 from .tokens import TokenReader
 
 EMBEDDED = Path(__file__).parent.parent / "embedded"
+_NO_CODE = {"local_files_only": True, "trust_remote_code": False}
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
@@ -125,6 +128,7 @@ def load_model(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
     tokenizer=None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadedModel:
     """Loads a model whose attention heads can be looked into.
 
@@ -136,6 +140,7 @@ def load_model(
         dtype: "float32", "float16", "bfloat16"; None = float32 for files (bit-equality to the library's eager attention is
             claimed for float32 only), and as it is for a module in memory.
         tokenizer: for a module in memory, so that texts can be traced.
+        on_progress: called while a model is downloaded, with bytes so far and bytes in all.
 
     Returns:
         LoadedModel. **A module in memory is changed in place**: eval mode, its attention implementation, and one forward
@@ -158,7 +163,12 @@ def load_model(
                 "the embedded model is not in this copy of the project ({folder} has no config.json)", folder=EMBEDDED
             )
         return _from_folder(EMBEDDED, "embedded", "embedded", None, device, dtype)
-    return _from_folder(Path(source), str(source), "folder", None, device, dtype)
+    if isinstance(source, Path) or Path(source).is_dir() or os.path.isabs(source):
+        return _from_folder(Path(source), str(source), "folder", None, device, dtype)
+    folder = hub.folder_of(
+        source, revision, lambda folder, weights: _check(folder, weights, source, device, dtype), on_progress
+    )
+    return _from_folder(folder, source, "hub", folder.name, device, dtype)
 
 
 def chosen_device(device: str | torch.device) -> torch.device:
@@ -199,26 +209,21 @@ def _from_folder(
 ) -> LoadedModel:
     settings = files.check_folder(folder)
     weights = files.weights_in(folder)
-    dtype = dtype or torch.float32
-    files.check_fits(weights, dtype, device, name)
-    options = {"local_files_only": True, "trust_remote_code": False}
+    config = _check(folder, weights, name, device, dtype)
     try:
-        config = AutoConfig.from_pretrained(folder, **options)
         # Under fused attention the library refuses a configuration that asks for attentions.
         config.output_attentions = config.output_hidden_states = False
-        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **_NO_CODE)
         module, info = _model_class(config, settings).from_pretrained(
             folder,
             config=config,
-            dtype=dtype,
+            dtype=dtype or torch.float32,
             attn_implementation=registry.NAME,
             use_safetensors=weights.format == "safetensors",
             weights_only=True,
             local_files_only=True,
             output_loading_info=True,
         )
-    except AttentionError:
-        raise
     # The library raises whatever its parts raise; all of it means that these files are not a model it can read.
     except Exception as error:
         raise AttentionError("{name} cannot be loaded: {reason}", name=name, reason=_first_line(error)) from error
@@ -233,6 +238,20 @@ def _from_folder(
         "unexpected": tuple(sorted(map(str, info["unexpected_keys"]))),
     }
     return _prepared(module, tokenizer, report)
+
+
+def _check(folder: Path, weights: files.Weights, name: str, device: torch.device, dtype: torch.dtype | None):
+    """The configuration, if transformers knows its architecture, it reads text, and it fits into memory."""
+    try:
+        config = AutoConfig.from_pretrained(folder, **_NO_CODE)
+    except Exception as error:
+        raise AttentionError(
+            "{name} is not a model that this version of transformers knows: {reason}",
+            name=name,
+            reason=_first_line(error),
+        ) from error
+    files.check_fits(weights, dtype or torch.float32, device, name)
+    return config
 
 
 def _from_module(module: nn.Module, tokenizer, device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
@@ -306,4 +325,4 @@ def _model_class(config, settings: dict) -> type:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return hub.without_token((str(error).strip().splitlines() or [type(error).__name__])[0])
