@@ -22,7 +22,8 @@ from .masks import check_boolean
 # A chunk of scores of about this many numbers (2 MB in float32) stays in a core's cache.
 _CHUNK_NUMBERS = 1 << 19
 
-_HIDDEN = float("-inf")
+# What a hidden score becomes; a tensor, since making one from a number costs as much as filling a small map with it.
+_HIDDEN = torch.tensor(float("-inf"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +117,9 @@ def attention_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Raises:
         AttentionError: a mask that is not boolean or does not broadcast to the scores.
     """
-    return _weights(_wide(scores), _checked_mask(mask, scores, scores.shape))
+    if mask is not None:
+        mask = _fitted(mask, scores.shape, scores.device)
+    return _weights(_wide(scores), mask)
 
 
 def attention_steps(
@@ -150,14 +153,29 @@ def attention_steps(
     """
     _check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
-    mask = _checked_mask(mask, query, (*query.shape[:3], key.shape[2]))
+    mask = checked_mask(mask, query, key)
+    scores, weights, dropped, context = attend(query, key, value, mask, scale, bias, dropout, generator)
+    return AttentionSteps(query, key, value, scores, mask, weights, dropped, context, None, scale)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """(scores, weights, dropped_weights, context): the computation of attention_steps, for arguments checked already."""
     scores = _scores(query, key, scale)
     if bias is not None:
         scores = scores + bias
     weights = _weights(scores, mask)
     dropped = dropped_out(weights, dropout, generator) if dropout > 0 else None
-    context = _weighted_sum(weights if dropped is None else dropped, value)
-    return AttentionSteps(query, key, value, scores, mask, weights, dropped, context, None, scale)
+    context = (weights if dropped is None else dropped) @ _wide(value)
+    return scores, weights, dropped, context if context.dtype is value.dtype else context.to(value.dtype)
 
 
 def attention_context(
@@ -176,21 +194,19 @@ def attention_context(
     """
     _check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
+    mask = checked_mask(mask, query, key)
     batch, heads, query_len, _ = query.shape
-    mask = _checked_mask(mask, query, (batch, heads, query_len, key.shape[2]))
+    chunk = chunk_rows(batch, heads, key.shape[2])
+    if chunk >= query_len:
+        return attend(query, key, value, mask, scale)[-1]
     if mask is not None:
         # The query axis is cut below; an axis of 1 broadcasts to every chunk instead.
-        mask = (
-            mask.expand(*mask.shape[:-2], query_len, mask.shape[-1]) if mask.dim() > 1 else mask.expand(query_len, -1)
-        )
-    chunk = chunk_rows(batch, heads, key.shape[-2])
+        mask = mask.expand(*mask.shape[:-2], query_len, mask.shape[-1])
     parts = []
     for start in range(0, query_len, chunk):
         rows = slice(start, start + chunk)
-        scores = _scores(query[..., rows, :], key, scale)
-        weights = _weights(scores, None if mask is None else mask[..., rows, :])
-        parts.append(_weighted_sum(weights, value))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+        parts.append(attend(query[:, :, rows], key, value, None if mask is None else mask[..., rows, :], scale)[-1])
+    return torch.cat(parts, dim=2)
 
 
 def chunk_rows(batch: int, heads: int, key_len: int) -> int:
@@ -221,18 +237,20 @@ def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
 
 def _weights(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
-        return torch.softmax(scores, dim=-1)
+        return torch.softmax(scores, -1)
+    weights = _softmax(torch.where(mask, scores, _HIDDEN))
+    # A row without a visible key has become NaN. One sum over all weights is the cheapest way to find out.
+    total = weights.sum().item()
+    if total == total:
+        return weights
+    # Such a row stays unmasked through the softmax, so that no NaN arises, not even in the gradient, and is 0 after it.
     sees_any = mask.any(dim=-1, keepdim=True)
-    all_see = bool(sees_any.all())
-    # A row without a visible key stays unmasked through the softmax, so that no NaN arises, not even in the gradient.
-    masked = torch.where(mask if all_see else mask | ~sees_any, scores, _HIDDEN)
-    weights = torch.softmax(masked, dim=-1, out=None if _needs_grad(masked) else masked)
-    return weights if all_see else torch.where(sees_any, weights, 0.0)
+    return torch.where(sees_any, _softmax(torch.where(mask | ~sees_any, scores, _HIDDEN)), 0.0)
 
 
-def _weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
-    context = weights @ _wide(value)
-    return context if context.dtype == value.dtype else context.to(value.dtype)
+def _softmax(masked: Tensor) -> Tensor:
+    """Over the last axis, in place where autograd allows it: a large map costs more to allocate than to normalise."""
+    return torch.softmax(masked, -1) if _needs_grad(masked) else torch.softmax(masked, -1, out=masked)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -302,16 +320,25 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _checked_mask(mask: Tensor | None, beside: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-    """The mask, on the device of the tensor beside it."""
+def checked_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The mask, if it fits the scores of (batch, heads, len, head_dim) query and key, on their device."""
     if mask is None:
         return None
+    axes, batch, heads, query_len, key_len = mask.shape, *query.shape[:3], key.shape[2]
+    # The usual mask is looked at without the cost of looking at every mask.
+    if axes == (query_len, key_len) and mask.dtype is torch.bool and mask.device == query.device:
+        return mask
+    return _fitted(mask, (batch, heads, query_len, key_len), query.device)
+
+
+def _fitted(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
     check_boolean(mask)
-    fits = mask.dim() <= 4 and all(m in (1, s) for m, s in zip(reversed(mask.shape), reversed(shape)))
-    if not fits:
+    axes = mask.shape
+    if len(axes) > 4 or any(m not in (1, s) for m, s in zip(reversed(axes), reversed(shape))):
         raise AttentionError(
             "a mask of shape {mask_shape} does not broadcast to (batch, heads, query_len, key_len) = {shape}",
-            mask_shape=tuple(mask.shape),
+            mask_shape=tuple(axes),
             shape=tuple(shape),
         )
-    return mask if mask.device == beside.device else mask.to(beside.device)
+    mask = mask if mask.device == device else mask.to(device)
+    return mask if len(axes) > 1 else mask.expand(1, shape[-1])

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import AttentionError
-from .attention import AttentionSteps, attention_context, attention_steps
+from .attention import AttentionSteps, attend, attention_context, checked_mask
 from .other_modules import read_module
 from .projections import Projections, merge_heads, split_heads
 
@@ -192,7 +192,7 @@ class MultiHeadAttention(nn.Module):
             steps = self.steps(query, key, value, mask=mask)
             return (steps.output, steps.weights) if self.config.return_weights else steps.output
         context = attention_context(*self._project(query, key, value), mask, self.config.effective_scale)
-        return self.out_proj(merge_heads(context))
+        return self._linear("out_proj", merge_heads(context))
 
     def steps(
         self,
@@ -214,14 +214,14 @@ class MultiHeadAttention(nn.Module):
         Returns:
             AttentionSteps with the output (batch, query_len, d_model), or None in its place where heads are named.
         """
-        steps = attention_steps(
-            *self._project(query, key, value, heads),
-            mask,
-            self.config.effective_scale,
-            dropout=self.config.dropout if self.training else 0.0,
-            generator=generator,
+        query, key, value = self._project(query, key, value, heads)
+        config = self.config
+        mask, scale, dropout = checked_mask(mask, query, key), config.effective_scale, config.dropout
+        scores, weights, dropped, context = attend(
+            query, key, value, mask, scale, dropout=dropout if self.training else 0.0, generator=generator
         )
-        return steps if heads is not None else steps.with_output(self.out_proj(merge_heads(steps.context)))
+        output = self._linear("out_proj", merge_heads(context)) if heads is None else None
+        return AttentionSteps(query, key, value, scores, mask, weights, dropped, context, output, scale)
 
     def projections(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Projections:
         """The inputs beside the weights and biases that act on them (no copies): arguments as for calling the layer."""
@@ -295,33 +295,37 @@ class MultiHeadAttention(nn.Module):
         rows = slice(index * rows, (index + 1) * rows)
         return self.qkv_proj.weight[rows], None if self.qkv_proj.bias is None else self.qkv_proj.bias[rows]
 
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        """self.name(x) for a linear module, without the cost of calling a module (a tenth of a small layer's time)."""
+        parameters = self._modules[name]._parameters
+        return F.linear(x, parameters["weight"], parameters["bias"])
+
     def _inputs(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         key = query if key is None else key
         value = key if value is None else value
-        config, dtype = self.config, self.out_proj.weight.dtype
-        for name, x, width_name, width in (
-            ("query", query, "d_model", config.d_model),
-            ("key", key, "key_dim", config.key_dim),
-            ("value", value, "value_dim", config.value_dim),
-        ):
-            if x is query and name != "query" and width == config.d_model:
-                continue  # self-attention: looked at already
-            if x.dim() != 3 or x.shape[-1] != width:
-                raise AttentionError(
-                    "{name} must be (batch, len, {width_name} = {width}), not the shape {shape}",
-                    name=name,
-                    width_name=width_name,
-                    width=width,
-                    shape=tuple(x.shape),
-                )
-            if x.dtype != dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
-                raise AttentionError(
-                    "{name} is {theirs}, but the layer's weights are {ours}: they must have one dtype",
-                    name=name,
-                    theirs=x.dtype,
-                    ours=dtype,
-                )
+        self._check_input("query", query, "d_model", self.config.d_model)
+        if not (self._fused and query is key is value):
+            self._check_input("key", key, "key_dim", self.config.key_dim)
+            self._check_input("value", value, "value_dim", self.config.value_dim)
         return query, key, value
+
+    def _check_input(self, name: str, x: Tensor, width_name: str, width: int) -> None:
+        shape, dtype = x.shape, self._modules["out_proj"]._parameters["weight"].dtype
+        if len(shape) != 3 or shape[2] != width:
+            raise AttentionError(
+                "{name} must be (batch, len, {width_name} = {width}), not the shape {shape}",
+                name=name,
+                width_name=width_name,
+                width=width,
+                shape=tuple(shape),
+            )
+        if x.dtype != dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+            raise AttentionError(
+                "{name} is {theirs}, but the layer's weights are {ours}: they must have one dtype",
+                name=name,
+                theirs=x.dtype,
+                ours=dtype,
+            )
 
     def _project(
         self, query: Tensor, key: Tensor | None, value: Tensor | None, heads: Sequence[int] | None = None
@@ -335,11 +339,11 @@ class MultiHeadAttention(nn.Module):
         if self.config.projection == "shared":
             # Heads first: each slice of the input goes through the same small matrix.
             if once:
-                return self.qkv_proj(split_heads(query, num_heads)).chunk(3, dim=-1)
+                return self._linear("qkv_proj", split_heads(query, num_heads)).chunk(3, dim=-1)
             return [F.linear(split_heads(x, num_heads), *self._part(i)) for i, x in enumerate((query, key, value))]
         if once:
             # The heads of the queries, then those of the keys, then those of the values.
-            return split_heads(self.qkv_proj(query), 3 * num_heads).chunk(3, dim=1)
+            return split_heads(self._linear("qkv_proj", query), 3 * num_heads).chunk(3, dim=1)
         return [split_heads(F.linear(x, *self._part(i)), num_heads) for i, x in enumerate((query, key, value))]
 
     def _project_heads(self, projections: Projections, heads: Sequence[int]) -> list[Tensor]:
