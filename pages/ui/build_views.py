@@ -26,9 +26,19 @@ def toolbar(page: str) -> None:
     """View, head, and what acts on the whole page."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar"):
         views = {"one": _("One head"), "all": _("All heads"), "layer": _("Whole layer")}
-        st.segmented_control(_("View"), list(views), format_func=views.get, key="view", required=True)
+        st.segmented_control(
+            _("View"), list(views), format_func=views.get, key="view", required=True, label_visibility="collapsed"
+        )
         if st.session_state.view == "one":
-            st.selectbox(_("Head"), range(st.session_state.heads), key="head", width=90)
+            names = [_("Head {head}").format(head=h) for h in range(st.session_state.heads)]
+            st.selectbox(
+                _("Head"),
+                range(st.session_state.heads),
+                format_func=names.__getitem__,
+                key="head",
+                width=110,
+                label_visibility="collapsed",
+            )
         elif st.session_state.view == "all":
             info = stage_info()
             st.selectbox(
@@ -36,10 +46,11 @@ def toolbar(page: str) -> None:
                 ("weights", "scores", "query", "key", "value", "context"),
                 format_func=lambda s: info[s].title,
                 key="tiles",
-                width=160,
+                width=130,
+                label_visibility="collapsed",
             )
         names = {name: text for name, (text, _changes) in build_controls.examples().items()}
-        with st.popover(_("Examples"), icon=":material/auto_awesome:"):
+        with st.popover(_("Examples")):
             for name, title in names.items():
                 st.button(
                     title,
@@ -49,18 +60,17 @@ def toolbar(page: str) -> None:
                     type="tertiary",
                     width="stretch",
                 )
-        with st.popover(_("Display"), icon=":material/palette:"):
+        with st.popover(_("Display")):
             display_controls()
         st.button(
             _("Undo"),
-            icon=":material/undo:",
             on_click=undo,
             args=(page, SETTINGS),
             disabled=not can_undo(page),
             key="undo",
         )
-        st.button(_("Reset"), icon=":material/restart_alt:", on_click=reset, args=(SETTINGS,), key="reset")
-        with st.popover(_("Copy link"), icon=":material/link:"):
+        st.button(_("Reset"), on_click=reset, args=(SETTINGS,), key="reset")
+        with st.popover(_("Copy link")):
             address, left = link(page, SETTINGS)
             st.code(address, language=None, wrap_lines=True)
             st.caption(_("The link opens this page as it is now."))
@@ -386,9 +396,9 @@ def _formulas(built: Playground, stages: list[str]) -> None:
             formula = formula.replace("X", "X_2", 1)
         if stage == "scores":
             formula += rf",\; s = {number(steps.scale).replace('−', '-')}"
-        # Narrow no-break spaces: a shape stays with itself and with its formula.
+        # Braces and no-break spaces: a line never breaks within a formula or between it and its shape.
         shape = "\u202f×\u202f".join(map(str, shapes[stage]))
-        parts.append(f"${formula}$\u202f:gray[:small[{shape}]]")
+        parts.append(f"${{{formula}}}$\u202f:gray[:small[{shape}]]")
     with st.container(key="formulas"):
         st.markdown("\u2003 ".join(parts))
 

@@ -105,6 +105,8 @@ def show_error(error: AttentionError) -> None:
 _STYLE = """
 <style>
 .stMainBlockContainer { padding-top: 2.2rem; padding-bottom: 3rem; max-width: 1500px; }
+@media (max-width: 640px) { .stMainBlockContainer { padding-top: 3.6rem; } }
+.katex-display { overflow-x: auto; overflow-y: hidden; padding: .2rem 0; }
 .stSidebar [data-testid="stSidebarHeader"] { height: 2.6rem; }
 .stSidebar [data-testid="stSidebarUserContent"] { padding-top: 0; }
 .st-key-menu { padding-bottom: .6rem; }
