@@ -6,7 +6,7 @@ function, bit for bit; inside one, the session says what they do.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,16 @@ class Call:
         mask, bias = self.mask(), self.options.get("position_bias")
         query, key, value = (_chosen(x, heads) for x in (self.query, key, value))
         return attention_steps(query, key, value, _chosen(mask, heads), self.scaling, bias=_chosen(bias, heads))
+
+    def of_text(self, text: int) -> "Call":
+        """The same call for one text of the batch."""
+
+        def row(x: Tensor | None) -> Tensor | None:
+            return x if x is None or x.shape[0] == 1 else x[text : text + 1]
+
+        options = {name: row(x) if name == "position_bias" else x for name, x in self.options.items()}
+        query, key, value, mask = (row(x) for x in (self.query, self.key, self.value, self.attention_mask))
+        return replace(self, query=query, key=key, value=value, attention_mask=mask, options=options)
 
     def mask(self) -> Tensor | None:
         """Boolean, True = may attend, broadcastable to (batch, heads, query_len, key_len); None = all visible.

@@ -17,6 +17,7 @@ from ..layer.projections import Projections, merge_heads
 from . import families, inputs
 from .inputs import Generation, Notice, Side
 from .models import LoadedModel
+from .overview import Overview, overview
 from .registry import KINDS, OUTPUT, Call, Site
 from .session import Session, opened
 from .tokens import Token
@@ -175,6 +176,21 @@ class Trace:
         site, record = self._record(kind, layer)
         query, key = families.attention_inputs(self.model.modules[site.name], record.args, record.kwargs)
         return families.projections(self.model.module, site.name, site.num_heads, query, key)
+
+    def overview(self, kind: str, text: int = 0, limit: int = 64) -> Overview:
+        """Small maps of every layer and head of a kind, for one text of the batch.
+
+        Args:
+            kind: "encoder", "decoder" or "cross".
+            text: which text of the batch.
+            limit: most rows and columns of one map, at least 1; longer axes are pooled by the maximum of each block.
+
+        Raises:
+            AttentionError: a kind or text that there is not.
+        """
+        self._pieces(self.side(kind, "query"), text)
+        calls = (self._call(kind, layer).of_text(text) for layer in range(self.num_layers(kind)))
+        return overview(calls, limit)
 
     def logits(self, rows: slice | Sequence[int] | None = None) -> Tensor:
         """Scores of every vocabulary entry for the token after each row: (batch, rows, vocabulary), before softmax.
