@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditionalGeneration
 
 from attention_core.embedded_training.heads import KINDS, head_table, strongest, switched_off
 from attention_core.embedded_training.noise import EVALUATION, Batch, Unit, collate, corrupt, count_tokens
-from attention_core.embedded_training.prepare import Book, encode_book, load_books
+from attention_core.embedded_training.prepare import Book, load_books
 from attention_core.embedded_training.train import accuracy
 
 PROMPTS = Path(__file__).with_name("prompts.json")
@@ -150,11 +149,3 @@ def evaluate(folder: Path, data: Path, *, quick: bool = False, say: Callable[[st
     for name, gate in figures["gates"].items():
         say(f"{'met ' if gate['met'] else 'MISS'} {gate['measured']:.3f} (needs {gate['needed']}) {name}")
     return figures
-
-
-def story_books(folder: Path) -> list[Book]:
-    """The held-out stories that are shipped beside the model, encoded."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    lines = (folder / "stories.jsonl").read_text(encoding="utf-8").splitlines()
-    stories = [json.loads(line) for line in lines]
-    return [encode_book(tokenizer, story["title"], story["paragraphs"]) for story in stories]

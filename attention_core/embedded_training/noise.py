@@ -58,7 +58,7 @@ class Noise:
     permute: float = 0.25
     clean: float = 0.15
     bare: float = 0.1
-    single: float = 0.5
+    single: float = 1.0
 
 
 EVALUATION = Noise(infill_ratio=(0.25, 0.25), clean=0.0, bare=0.0, single=0.0)

@@ -107,7 +107,7 @@ def faded(progress: float) -> float:
 def schedule(progress: float) -> tuple[Noise, float]:
     """Noise and share of visible pieces in the loss; copying is learned first, so clean copies start at a half."""
     early = max(0.0, 1 - progress / 0.25)
-    noise = Noise(clean=0.12 + 0.38 * early, single=0.5 * faded(progress))
+    noise = Noise(clean=0.12 + 0.38 * early, single=faded(progress))
     return noise, 0.35 + 0.45 * early
 
 
