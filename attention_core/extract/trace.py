@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import AttentionError
 from ..layer.attention import AttentionSteps
@@ -18,55 +18,10 @@ from . import families, inputs
 from .inputs import Generation, Notice, Side
 from .models import LoadedModel
 from .overview import Overview, overview
+from .recording import Record, Recording, replayed
 from .registry import KINDS, OUTPUT, Call, Site
-from .session import Session, opened
+from .session import opened
 from .tokens import Token
-
-# Left out of a record: a replay with a cache would append to it.
-_NOT_RECORDED = ("cache", "past_key_values", "use_cache")
-
-
-@dataclass(frozen=True, eq=False)
-class _Record:
-    """What went into one call of an attention module."""
-
-    name: str
-    args: tuple
-    kwargs: dict
-
-
-class _Recording(Session):
-    """Keeps the inputs of every attention module; runs fused attention, or ours step by step."""
-
-    def __init__(self, modules: dict[str, nn.Module], exact: bool) -> None:
-        super().__init__(modules)
-        self.exact = exact
-        self.records: dict[tuple[str, int], _Record] = {}
-        self._calls: dict[str, int] = {}
-
-    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        name = module._attention_name
-        call = self._calls.get(name, 0)
-        self._calls[name] = call + 1
-        kept = {key: value for key, value in kwargs.items() if key not in _NOT_RECORDED}
-        self.records[name, call] = _Record(name, args, kept)
-
-    def attend(self, module: nn.Module, call: Call) -> Tensor:
-        return call.steps().context.transpose(1, 2).contiguous() if self.exact else call.fused()
-
-
-class _Replay(Session):
-    """Stops a module at its attention function and keeps what it was called with."""
-
-    call: Call | None = None
-
-    def attend(self, module: nn.Module, call: Call) -> Tensor:
-        self.call = call
-        raise _Seen
-
-
-class _Seen(Exception):
-    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +41,7 @@ class Trace:
     target: Side | None
     notices: tuple[Notice, ...]
     exact: bool
-    _records: dict[tuple[str, int], tuple[Site, _Record]]
+    _records: dict[tuple[str, int], tuple[Site, Record]]
     _hidden: Tensor | None
     _logits: Tensor | None
 
@@ -210,19 +165,9 @@ class Trace:
             return _from_hidden(self.model, self._hidden[:, rows])
 
     def _call(self, kind: str, layer: int) -> Call:
-        """The call of the attention function that one module makes: all heads' query, key, value, and the mask."""
-        site, record = self._record(kind, layer)
-        session = _Replay(self.model.modules)
-        with torch.no_grad(), opened(session):
-            try:
-                self.model.modules[site.name](*record.args, **record.kwargs)
-            except _Seen:
-                pass
-        if session.call is None:
-            raise AttentionError("{name} did not call the attention function when it was replayed", name=site.name)
-        return session.call
+        return replayed(self.model.modules, self._record(kind, layer)[1])
 
-    def _record(self, kind: str, layer: int) -> tuple[Site, _Record]:
+    def _record(self, kind: str, layer: int) -> tuple[Site, Record]:
         self._check_kind(kind)
         if (kind, layer) not in self._records:
             raise AttentionError(
@@ -304,7 +249,7 @@ def trace(
     fed = None
     if model.is_encoder_decoder:
         fed = _target(model, read, target, target_mask, generate, notices)
-    recording = _Recording(model.modules, exact)
+    recording = Recording(model.modules, exact)
     with torch.no_grad(), opened(recording):
         result = model.module(**_arguments(read, fed))
     hidden = recording.records.pop((OUTPUT, 0), None)
@@ -348,16 +293,14 @@ def _arguments(source: Side, target: Side | None) -> dict:
     return arguments
 
 
-def _by_layer(
-    model: LoadedModel, records: dict[tuple[str, int], _Record]
-) -> dict[tuple[str, int], tuple[Site, _Record]]:
+def _by_layer(model: LoadedModel, records: dict[tuple[str, int], Record]) -> dict[tuple[str, int], tuple[Site, Record]]:
     """Records by kind and layer. A module that is shared by all layers (ALBERT) has its calls counted as layers."""
     if not records:
         raise AttentionError(
             "the run recorded no attention at all: the project's code was reloaded under a loaded model; load the model again"
         )
     sites = {site.name: site for site in model.sites}
-    found: dict[tuple[str, int], tuple[Site, _Record]] = {}
+    found: dict[tuple[str, int], tuple[Site, Record]] = {}
     for (name, call), record in records.items():
         site = sites[name]
         layer = site.layer + call
@@ -375,7 +318,7 @@ def _from_hidden(model: LoadedModel, hidden: Tensor) -> Tensor:
 
 
 def _kept_logits(
-    model: LoadedModel, record: _Record | None, logits: Tensor | None
+    model: LoadedModel, record: Record | None, logits: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
     """What logits are read from later: the head's input (a few MB), or the logits themselves (200 MB for 1024 rows of BART).
 

@@ -1,0 +1,69 @@
+"""What a trace does inside a model: keep the inputs of its attention modules, and call one of them again."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import AttentionError
+from .registry import Call
+from .session import Session, opened
+
+# Left out of a record: a replay with a cache would append to it.
+_NOT_RECORDED = ("cache", "past_key_values", "use_cache")
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What went into one call of an attention module."""
+
+    name: str
+    args: tuple
+    kwargs: dict
+
+
+class Recording(Session):
+    """Keeps the inputs of every attention module; runs fused attention, or ours step by step."""
+
+    def __init__(self, modules: dict[str, nn.Module], exact: bool) -> None:
+        super().__init__(modules)
+        self.exact = exact
+        self.records: dict[tuple[str, int], Record] = {}
+        self._calls: dict[str, int] = {}
+
+    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        name = module._attention_name
+        call = self._calls.get(name, 0)
+        self._calls[name] = call + 1
+        kept = {key: value for key, value in kwargs.items() if key not in _NOT_RECORDED}
+        self.records[name, call] = Record(name, args, kept)
+
+    def attend(self, module: nn.Module, call: Call) -> Tensor:
+        return call.steps().context.transpose(1, 2).contiguous() if self.exact else call.fused()
+
+
+class Replay(Session):
+    """Stops a module at its attention function and keeps what it was called with."""
+
+    call: Call | None = None
+
+    def attend(self, module: nn.Module, call: Call) -> Tensor:
+        self.call = call
+        raise _Seen
+
+
+class _Seen(Exception):
+    pass
+
+
+def replayed(modules: dict[str, nn.Module], record: Record) -> Call:
+    """The call of the attention function that a recorded module makes: all heads' query, key, value, and the mask."""
+    session = Replay(modules)
+    with torch.no_grad(), opened(session):
+        try:
+            modules[record.name](*record.args, **record.kwargs)
+        except _Seen:
+            pass
+    if session.call is None:
+        raise AttentionError("{name} did not call the attention function when it was replayed", name=record.name)
+    return session.call
