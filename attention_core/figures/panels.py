@@ -12,12 +12,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..errors import AttentionError
+from ._base import AXIS, INVISIBLE, base_layout
 from ._places import LABEL_SIZE, Place, place
 from .labels import positions, shown, text_width, thinned
 from .palette import Palette
 from .panel import Panel, drawn, ranges
 
-FONT = '"Source Sans", "Source Sans Pro", "Source Sans 3", sans-serif'
 WORDS = {"masked": "masked", "not_finite": "not a number", "row": "row", "column": "column"}
 """The words of a figure; pages pass translated ones."""
 CLICKABLE = 64 * 64
@@ -67,25 +67,9 @@ def panels_figure(
     heads = {r: max((_head_lines(p) for p in line if p is not None), default=0) for r, line in enumerate(grid)}
     places = place(grid, bars, heads, width, height)
 
-    layout = {
+    layout = base_layout(palette, "panels", clickable=clickable, background=palette.masked) | {
         "height": places.height,
         "margin": places.margin,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": palette.masked,
-        "font": {"family": FONT, "size": LABEL_SIZE, "color": palette.muted},
-        "hovermode": "closest",
-        "hoverdistance": -1,
-        "hoverlabel": {
-            "bgcolor": palette.panel,
-            "bordercolor": palette.hairline,
-            "font": {"family": FONT, "size": 13, "color": palette.text},
-            "align": "left",
-        },
-        "dragmode": False if clickable else "zoom",
-        "clickmode": "event+select" if clickable else "none",
-        "showlegend": False,
-        "uirevision": "panels",
-        "template": {},
         "shapes": [_frames(places.at.values(), palette)],
         "annotations": [],
     }
@@ -161,11 +145,7 @@ def _axes(panel: Panel, spot: Place, axis: str, mark, palette: Palette, clickabl
     rows, columns = panel.values.shape
     row, column = mark if mark is not None else (None, None)
     common = {
-        "showgrid": False,
-        "zeroline": False,
-        "ticks": "",
-        "ticklabeloverflow": "allow",
-        "tickmode": "array",
+        **AXIS,
         "fixedrange": clickable and panel.values.size <= CLICKABLE,
         "tickfont": {"size": LABEL_SIZE, "color": palette.muted},
     }
@@ -186,7 +166,6 @@ def _axes(panel: Panel, spot: Place, axis: str, mark, palette: Palette, clickabl
         "domain": spot.y,
         "anchor": f"x{axis}",
         "range": (rows - 0.5, -0.5),
-        "tickangle": 0,
         "tickvals": down[0],
         "ticktext": down[1],
         "showticklabels": spot.rows_labelled,
@@ -277,11 +256,7 @@ def _click_layer(panel: Panel, axis: str, cells: np.ndarray, words: Mapping[str,
             html.escape(panel.column_title or words["column"], quote=False),
         ],
         "hovertemplate": "<b>%{customdata[0]}</b><br>%{meta[0]} %{customdata[1]}<br>%{meta[1]} %{customdata[2]}<extra></extra>",
-        # One marker in a trace is enough to draw: hover and clicks look at all points, drawn or not.
-        "marker": {"size": 6, "opacity": 0.001, "color": "#808080", "maxdisplayed": 1},
-        "selected": {"marker": {"opacity": 0.001}},
-        "unselected": {"marker": {"opacity": 0.001}},
-    }
+    } | INVISIBLE
 
 
 def _named(labels, count: int) -> np.ndarray:

@@ -15,9 +15,10 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from ..errors import AttentionError
+from ._base import AXIS, INVISIBLE, base_layout
 from .labels import text_width
 from .palette import Palette, rgb, sample
-from .panels import FONT, three
+from .panels import three
 
 LEVELS = 254
 """Palette entries 0 .. 253 hold the colours, from the lower to the upper limit."""
@@ -104,52 +105,25 @@ def tiles_figure(
         "y": (number // columns).astype(np.uint16),
         "customdata": np.array(names),
         "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
-        "marker": {"size": 6, "opacity": 0.001, "color": "#808080"},
-        "selected": {"marker": {"opacity": 0.001}},
-        "unselected": {"marker": {"opacity": 0.001}},
-    }
-    axis = {
-        "showgrid": False,
-        "zeroline": False,
-        "showline": False,
-        "ticks": "",
-        "fixedrange": True,
-        "tickmode": "array",
-    }
+    } | INVISIBLE
     font = {"size": 11, "color": palette.muted}
     frames = [_frames(number, columns, half_x, half_y, palette.hairline, 1)]
     if selected is not None and 0 <= selected < len(maps):
         frames.append(_frames([selected], columns, half_x, half_y, palette.accent, 2))
-    layout = {
+    layout = base_layout(palette, "tiles") | {
         "height": round(top + tile_height * lines + 4),
         "margin": {"l": round(left), "r": 4, "t": top, "b": 4, "pad": 0},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": FONT, **font},
-        "hovermode": "closest",
-        "hoverdistance": -1,
-        "hoverlabel": {
-            "bgcolor": palette.panel,
-            "bordercolor": palette.hairline,
-            "font": {"family": FONT, "size": 13, "color": palette.text},
-            "align": "left",
-        },
-        "dragmode": False,
-        "clickmode": "event+select",
-        "showlegend": False,
-        "uirevision": "tiles",
         "shapes": frames,
         "xaxis": {
-            **axis,
+            **AXIS,
             "domain": (0.0, used),
             "range": (-half_x - 0.01, columns - 1 + half_x + 0.01),
             "side": "top",
-            "tickangle": 0,
             "tickfont": font,
             **_named(column_names, columns, max(1, int(60 / tile_width + 0.5))),
         },
         "yaxis": {
-            **axis,
+            **AXIS,
             "range": (lines - 1 + half_y + 0.01, -half_y - 0.01),
             "scaleanchor": False,
             "tickfont": font,

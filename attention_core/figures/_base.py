@@ -1,0 +1,46 @@
+"""What all figures share: fonts, hover labels, bare axes, and the marker that takes clicks without being seen."""
+
+from .palette import Palette
+
+FONT = '"Source Sans", "Source Sans Pro", "Source Sans 3", sans-serif'
+
+AXIS = {
+    "showgrid": False,
+    "zeroline": False,
+    "showline": False,
+    "ticks": "",
+    "fixedrange": True,
+    "tickmode": "array",
+    "tickangle": 0,
+    # By default plotly measures every label, to hide those that stick out: half the time of a figure with many.
+    "ticklabeloverflow": "allow",
+}
+
+INVISIBLE = {
+    # One drawn marker in a trace is enough: hover and clicks look at all points, drawn or not.
+    "marker": {"size": 6, "opacity": 0.001, "color": "#808080", "maxdisplayed": 1},
+    "selected": {"marker": {"opacity": 0.001}},
+    "unselected": {"marker": {"opacity": 0.001}},
+}
+
+
+def base_layout(palette: Palette, revision: str, *, clickable: bool = True, background: str = "rgba(0,0,0,0)") -> dict:
+    """The layout that every figure starts from; ``revision`` keeps what the visitor did (zoom) between updates."""
+    return {
+        "template": {},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": background,
+        "font": {"family": FONT, "size": 11, "color": palette.muted},
+        "hovermode": "closest",
+        "hoverdistance": -1,
+        "hoverlabel": {
+            "bgcolor": palette.panel,
+            "bordercolor": palette.hairline,
+            "font": {"family": FONT, "size": 13, "color": palette.text},
+            "align": "left",
+        },
+        "dragmode": False if clickable else "zoom",
+        "clickmode": "event+select" if clickable else "none",
+        "showlegend": False,
+        "uirevision": revision,
+    }

@@ -1,0 +1,92 @@
+"""A text with each token painted by a weight: what a token looks at, or who looks at it."""
+
+import html
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from ..errors import AttentionError
+from .labels import shown
+from .palette import Palette, rgb, sample
+from .panels import three
+
+
+def painted_html(
+    pieces: Sequence[str],
+    values: Sequence[float] | np.ndarray,
+    *,
+    palette: Palette,
+    selected: Collection[int] = (),
+    spaces: Sequence[bool] | None = None,
+    full: float = 1.0,
+    numbers: bool = False,
+) -> str:
+    """Escaped HTML of a text whose tokens have their weight as background.
+
+    The colour is never alone: the exact number is in each token's title, and under the token if ``numbers`` is set;
+    a selected token is outlined and underlined.
+
+    Args:
+        pieces: the text token by token, any characters. A leading space of a piece is kept outside its background.
+        values: one weight a piece, in [0, 1]; one that is not finite is left unpainted.
+        palette: the colours; the writing is its ``text`` or its opposite, whichever reads better on the background.
+        selected: positions to mark.
+        spaces: whether a space goes before each piece; None: as the pieces have it.
+        full: the weight that gets the strongest colour, above 0.
+        numbers: print each weight under its token, three significant digits.
+
+    Raises:
+        AttentionError: not one value (or space) a piece, or ``full`` not above 0.
+    """
+    if len(values) != len(pieces) or (spaces is not None and len(spaces) != len(pieces)):
+        raise AttentionError("{values} values for {pieces} pieces of text", values=len(values), pieces=len(pieces))
+    if not full > 0:
+        raise AttentionError("full ({full}) must be above 0", full=full)
+    values = np.asarray(values, dtype=np.float64)
+    colours = sample(palette.weights, np.clip(np.nan_to_num(values, posinf=full) / full, 0.0, 1.0))
+    parts = []
+    for index, (piece, value, colour) in enumerate(zip(pieces, values, colours)):
+        text = str(piece)
+        space = text.startswith(" ") if spaces is None else spaces[index]
+        text = text[1:] if text.startswith(" ") and len(text) > 1 else text
+        parts.append(
+            (" " if space and parts else "") + _token(text, value, colour, palette, index in selected, numbers)
+        )
+        if text.endswith("\n"):
+            parts.append("<br>")
+    height = 2.6 if numbers else 1.9
+    return (
+        f'<div dir="auto" style="color:{palette.text};line-height:{height};overflow-wrap:anywhere;white-space:pre-wrap;'
+        f'font-variant-numeric:tabular-nums">{"".join(parts)}</div>'
+    )
+
+
+def _token(text: str, value: float, colour: np.ndarray, palette: Palette, chosen: bool, numbers: bool) -> str:
+    style = "padding:2px 3px;margin:0 1px;border-radius:3px;"
+    finite = math.isfinite(value)
+    if finite:
+        style += "background:#{:02x}{:02x}{:02x};color:{};".format(*colour, writing_on(colour, palette))
+    if chosen:
+        style += f"box-shadow:0 0 0 2px {palette.accent};text-decoration:underline;"
+    title = f"{shown(text)}: {value:.9g}" if finite else shown(text)
+    under = f'<sub style="font-size:0.65em;margin-left:2px">{three(value)}</sub>' if numbers and finite else ""
+    return f'<span title="{html.escape(title)}" style="{style}">{html.escape(shown(text), quote=False)}{under}</span>'
+
+
+def writing_on(background: np.ndarray, palette: Palette) -> str:
+    """The theme's dark or light writing, whichever has more contrast on a background (red, green, blue; 0 to 255)."""
+    ends = ("#12141A", "#FFFFFF") if palette.theme == "dark" else ("#1F2430", "#FFFFFF")
+    return max(ends, key=lambda colour: contrast(rgb(colour), background))
+
+
+def luminance(colour: Sequence[float]) -> float:
+    """Relative luminance of an sRGB colour (0 to 255 each), from 0 to 1 (WCAG 2.2)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (float(c) / 255 for c in colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: Sequence[float], other: Sequence[float]) -> float:
+    """Contrast ratio of two sRGB colours, from 1 to 21 (WCAG 2.2)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
