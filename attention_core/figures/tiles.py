@@ -5,27 +5,21 @@ near-invisible marker a tile that takes the clicks. Masked cells and the space b
 entries, so that one picture fits the light and the dark page.
 """
 
-import base64
 import html
-import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
-from PIL import Image
 
 from ..errors import AttentionError
 from ._base import AXIS, INVISIBLE, base_layout
+from ._pixels import BETWEEN, checked_hidden, encoded, levels, pooled, visible_cells
 from .labels import text_width
-from .palette import Palette, rgb, sample
+from .palette import Palette
 from .panels import three
 
-LEVELS = 254
-"""Palette entries 0 .. 253 hold the colours, from the lower to the upper limit."""
-MASKED, BETWEEN = 254, 255
-"""Palette entries of a masked (or not finite) cell and of the space between tiles."""
 LARGEST_SIDE = 96
-"""Pixels of a tile's longer side; larger maps are pooled by block maximum."""
+"""Pixels of a tile's longer side; larger maps are pooled by block maximum. Where tiles are drawn small, 64."""
 WORDS = {"largest": "largest"}
 
 
@@ -68,23 +62,21 @@ def tiles_figure(
     if columns < 1:
         raise AttentionError("columns ({columns}) must be at least 1", columns=columns)
     words = {**WORDS, **(words or {})}
-    visible = _visible(maps, hidden)
-    tiles = tile_pixels(maps, visible, limits)
+    hidden = checked_hidden(hidden, maps.shape, maps.shape, maps.shape[1:])
+    left = 8 + max((text_width(name, 11) for name in row_names or ()), default=0) if row_names else 4
+    top = 22 if column_names else 4
+    tile_width = min(180.0, (width - left - 4) / columns)
+    tiles, peaks = tile_pixels(maps, hidden, limits, 64 if tile_width <= 72 else LARGEST_SIDE)
     mosaic, gap = arrange(tiles, columns)
     lines = -(-len(maps) // columns)
     tall, wide = tiles.shape[1:]
 
-    left = 8 + max((text_width(name, 11) for name in row_names or ()), default=0) if row_names else 4
-    top = 22 if column_names else 4
-    tile_width = min(180.0, (width - left - 4) / columns)
     tile_height = min(max(tile_width * tall / wide, 40.0), 220.0)
     used = min(1.0, tile_width * columns / max(1.0, width - left - 4))
     pitch_x, pitch_y = wide + gap, tall + gap
     half_x, half_y = wide / pitch_x / 2, tall / pitch_y / 2
 
     number = np.arange(len(maps))
-    where = np.where(visible, maps, -np.inf)
-    peaks = where.reshape(len(maps), -1).max(axis=1)
     names = [
         [html.escape(str(name), quote=False), f"{words['largest']} {three(peak)}" if np.isfinite(peak) else ""]
         for name, peak in zip(tile_names, peaks)
@@ -142,40 +134,29 @@ def clicked_tile(points: Sequence[Mapping]) -> int | None:
     return None
 
 
-def pooled(values: np.ndarray, visible: np.ndarray, largest: int = LARGEST_SIDE) -> tuple[np.ndarray, np.ndarray]:
-    """Block maximum, so that no map has more than ``largest`` rows or columns.
+def tile_pixels(
+    maps: np.ndarray, hidden: np.ndarray | None, limits: tuple[float, float], largest: int = LARGEST_SIDE
+) -> tuple[np.ndarray, np.ndarray]:
+    """Maps as palette entries, pooled where large, whole pixels a cell where small.
 
     Args:
-        values: (tiles, rows, columns).
-        visible: bool, of the same shape; hidden cells never give a block its value.
+        maps: (tiles, rows, columns).
+        hidden: bool, (rows, columns) or (tiles, rows, columns), or None.
+        limits: values at the ends of the colours.
+        largest: the most pixels of a tile's side.
 
     Returns:
-        float32 block maxima and their visibility (a block is visible if any of its cells is), both
-        (tiles, rows', columns').
+        uint8 (tiles, tall, wide), and the largest visible value of each tile, (tiles,), -inf where there is none.
     """
-    visible_values = np.where(visible, values, -np.inf).astype(np.float32)
-    for axis in (1, 2):
-        count = visible_values.shape[axis]
-        block = -(-count // largest)
-        if block > 1:
-            starts = np.arange(0, count, block)
-            visible_values = np.maximum.reduceat(visible_values, starts, axis=axis)
-    seen = visible_values > -np.inf
-    return np.where(seen, visible_values, 0.0), seen
-
-
-def tile_pixels(maps: np.ndarray, visible: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
-    """Maps as palette entries: uint8 (tiles, tall, wide), pooled where large, whole pixels a cell where small.
-
-    A value v becomes ``round(253 (v - low) / (high - low))``, held between 0 and 253; a masked cell becomes 254.
-    """
-    values, seen = pooled(maps, visible)
-    low, high = float(limits[0]), float(limits[1])
-    span = high - low if high > low else 1.0
-    levels = np.clip(np.rint((values - low) * ((LEVELS - 1) / span)), 0, LEVELS - 1).astype(np.uint8)
-    levels[~seen] = MASKED
-    times = max(1, 64 // max(levels.shape[1:]))
-    return levels.repeat(times, axis=1).repeat(times, axis=2)
+    tiles, peaks = [], []
+    for number, values in enumerate(maps):
+        mask = hidden[number] if hidden is not None and hidden.ndim == 3 else hidden
+        maxima, seen = pooled(values, visible_cells(values, mask), largest)
+        tiles.append(levels(maxima, seen, limits))
+        peaks.append(maxima[seen].max() if seen.any() else -np.inf)
+    stacked = np.stack(tiles)
+    times = max(1, 64 // max(stacked.shape[1:]))
+    return stacked.repeat(times, axis=1).repeat(times, axis=2), np.array(peaks)
 
 
 def arrange(tiles: np.ndarray, columns: int) -> tuple[np.ndarray, int]:
@@ -188,26 +169,6 @@ def arrange(tiles: np.ndarray, columns: int) -> tuple[np.ndarray, int]:
         y, x = number // columns * (tall + gap), number % columns * (wide + gap)
         mosaic[y : y + tall, x : x + wide] = tile
     return mosaic, gap
-
-
-def encoded(mosaic: np.ndarray, colourscale, palette: Palette) -> str:
-    """A picture of palette entries as a PNG in a data URI; entries 254 and 255 are grey and clear."""
-    colours = sample(colourscale, np.linspace(0, 1, LEVELS))
-    image = Image.fromarray(mosaic, "P")
-    image.putpalette([*colours.ravel().tolist(), 128, 128, 128, *rgb(palette.page)])
-    file = io.BytesIO()
-    image.save(file, "PNG", transparency=bytes([255] * LEVELS + [56, 0]), compress_level=6)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-
-
-def _visible(maps: np.ndarray, hidden: np.ndarray | None) -> np.ndarray:
-    visible = np.isfinite(maps)
-    if hidden is not None:
-        hidden = np.asarray(hidden, dtype=bool)
-        if hidden.shape not in (maps.shape, maps.shape[1:]):
-            raise AttentionError("hidden has the shape {hidden}, maps {maps}", hidden=hidden.shape, maps=maps.shape)
-        visible &= ~hidden
-    return visible
 
 
 def _named(names: Sequence[str] | None, count: int, step: int) -> dict:
