@@ -13,7 +13,7 @@ from pathlib import Path
 
 import huggingface_hub
 from huggingface_hub import constants, errors
-from tqdm.auto import tqdm
+from huggingface_hub.utils import tqdm
 
 from ..errors import AttentionError
 from . import files

@@ -220,6 +220,15 @@ def sites(modules: Mapping[str, nn.Module]) -> tuple[Site, ...]:
     return tuple(found)
 
 
+def of_heads(steps: AttentionSteps, heads: list[int] | None) -> AttentionSteps:
+    """The named heads of steps that were computed for all heads, as copies; None = all, as they are."""
+    if heads is None:
+        return steps
+    index = torch.tensor(heads, device=steps.scores.device)
+    names = ("query", "key", "value", "scores", "weights", "context")
+    return replace(steps, mask=_chosen(steps.mask, heads), **{name: getattr(steps, name)[:, index] for name in names})
+
+
 def _num_heads(module: nn.Module) -> int:
     for owner in (module, getattr(module, "config", None)):
         for name in ("num_heads", "n_heads", "num_attention_heads"):

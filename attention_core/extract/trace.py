@@ -19,7 +19,7 @@ from .inputs import Generation, Notice, Side
 from .models import LoadedModel
 from .overview import Overview, overview
 from .recording import Record, Recording, replayed
-from .registry import KINDS, OUTPUT, Call, Site
+from .registry import KINDS, OUTPUT, Call, Site, of_heads
 from .session import opened
 from .tokens import Token
 
@@ -118,7 +118,9 @@ class Trace:
         site, _ = self._record(kind, layer)
         heads = None if heads is None else self._checked_heads(heads, site)
         with torch.no_grad():
-            steps = self._call(kind, layer).steps(heads)
+            call = self._call(kind, layer)
+            # How a product of fewer heads rounds depends on its memory layout; bit-equality needs the whole product.
+            steps = of_heads(call.steps(), heads) if self.exact else call.steps(heads)
             out = families.out_projection(self.model.module, site.name) if heads is None else None
             return steps if out is None else steps.with_output(out(merge_heads(steps.context)))
 
