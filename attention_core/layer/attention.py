@@ -98,7 +98,7 @@ def attention_scores(query: Tensor, key: Tensor, scale: float | None = None) -> 
     Raises:
         AttentionError: shapes that do not fit, or a scale that is not finite and above 0.
     """
-    _check_shapes(query, key, key)
+    check_shapes(query, key, key)
     return _scores(query, key, _checked_scale(scale, query))
 
 
@@ -151,7 +151,7 @@ def attention_steps(
     Raises:
         AttentionError: shapes, mask or scale that cannot be; the message names both sides.
     """
-    _check_shapes(query, key, value)
+    check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
     mask = checked_mask(mask, query, key)
     scores, weights, dropped, context = attend(query, key, value, mask, scale, bias, dropout, generator)
@@ -173,7 +173,7 @@ def attend(
     if bias is not None:
         scores = scores + bias
     weights = _weights(scores, mask)
-    dropped = dropped_out(weights, dropout, generator) if dropout > 0 else None
+    dropped = dropped_out(weights, dropout, generator) if dropout != 0 else None
     context = (weights if dropped is None else dropped) @ _wide(value)
     return scores, weights, dropped, context if context.dtype is value.dtype else context.to(value.dtype)
 
@@ -192,7 +192,7 @@ def attention_context(
         context: (batch, heads, query_len, value_dim), in the value's dtype. Memory beyond inputs and result is about
         2 MB a chunk, whatever query_len is.
     """
-    _check_shapes(query, key, value)
+    check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
     mask = checked_mask(mask, query, key)
     batch, heads, query_len, _ = query.shape
@@ -271,7 +271,8 @@ def _checked_scale(scale: float | None, query: Tensor) -> float:
     return float(scale)
 
 
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raises AttentionError unless these can attend: (batch, heads, len, head_dim) each, of one floating dtype."""
     q, k, v = query.shape, key.shape, value.shape
     if (
         len(q) == len(k) == len(v) == 4

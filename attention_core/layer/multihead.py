@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import AttentionError
-from .attention import AttentionSteps, attend, attention_context, checked_mask
+from .attention import AttentionSteps, attend, attention_context, check_shapes, checked_mask
 from .other_modules import read_module
 from .projections import Projections, merge_heads, split_heads
 
@@ -93,6 +93,10 @@ class AttentionConfig:
         if not _positive(self.temperature):
             raise AttentionError(
                 "the temperature ({temperature}) must be a finite number above 0", temperature=self.temperature
+            )
+        if not _positive(self.effective_scale):
+            raise AttentionError(
+                "scale / temperature ({scale}) must be a finite number above 0", scale=self.effective_scale
             )
         if self.projection not in PROJECTIONS:
             raise AttentionError(
@@ -332,19 +336,26 @@ class MultiHeadAttention(nn.Module):
     ) -> Sequence[Tensor]:
         """The inputs projected and split: query (batch, heads, query_len, head_dim), key and value with key_len."""
         if heads is not None:
-            return self._project_heads(self.projections(query, key, value), heads)
+            parts = self._project_heads(self.projections(query, key, value), heads)
+            check_shapes(*parts)
+            return parts
         query, key, value = self._inputs(query, key, value)
         num_heads = self.config.num_heads
-        once = self._fused and query is key is value
-        if self.config.projection == "shared":
+        once, shared = self._fused and query is key is value, self.config.projection == "shared"
+        if once and shared:
             # Heads first: each slice of the input goes through the same small matrix.
-            if once:
-                return self._linear("qkv_proj", split_heads(query, num_heads)).chunk(3, dim=-1)
-            return [F.linear(split_heads(x, num_heads), *self._part(i)) for i, x in enumerate((query, key, value))]
+            return self._linear("qkv_proj", split_heads(query, num_heads)).chunk(3, dim=-1)
         if once:
             # The heads of the queries, then those of the keys, then those of the values.
             return split_heads(self._linear("qkv_proj", query), 3 * num_heads).chunk(3, dim=1)
-        return [split_heads(F.linear(x, *self._part(i)), num_heads) for i, x in enumerate((query, key, value))]
+        parts = [
+            F.linear(split_heads(x, num_heads), *self._part(i))
+            if shared
+            else split_heads(F.linear(x, *self._part(i)), num_heads)
+            for i, x in enumerate((query, key, value))
+        ]
+        check_shapes(*parts)
+        return parts
 
     def _project_heads(self, projections: Projections, heads: Sequence[int]) -> list[Tensor]:
         """As _project, for some heads alone."""
