@@ -48,7 +48,7 @@ def bars_figure(
     drawn = np.where(np.isfinite(values), values, np.nan)
     ends = _limits(drawn, before) if limits is None else (float(limits[0]), float(limits[1]))
     room = (ends[1] - ends[0]) * 0.14
-    spread = (ends[0] - (room if ends[0] < 0 else 0.0), ends[1] + room)
+    spread = [ends[0] - (room if ends[0] < 0 else 0.0), ends[1] + room]
     colour = color or palette.accent
     positions = np.arange(len(names), dtype=np.uint16)
     strong = [not selected or index in selected for index in range(len(names))]
@@ -99,7 +99,7 @@ def bars_figure(
         "xaxis": {**AXIS, "range": spread, "showticklabels": False},
         "yaxis": {
             **AXIS,
-            "range": (len(names) - 0.5, -0.5),
+            "range": [len(names) - 0.5, -0.5],
             "tickvals": positions.tolist(),
             "ticktext": [tick_label(name, LONGEST) for name in names],
             "tickfont": {"size": 12, "color": palette.text},

@@ -85,13 +85,13 @@ def lines_figure(
     left = 12 + max((text_width(shown(label, LONGEST), 12) for label in query_labels), default=0)
     right = 12 + max((text_width(shown(label, LONGEST), 12) for label in key_labels), default=0)
     font = {"size": 12, "color": palette.muted}
-    spread = (longest - 0.5, -0.5)
+    spread = [longest - 0.5, -0.5]
     layout = base_layout(palette, "lines") | {
         "height": int(height),
         "margin": {"l": round(left), "r": round(right), "t": 28, "b": 12, "pad": 0},
         "xaxis": {
             **AXIS,
-            "range": (-0.01, 1.01),
+            "range": [-0.01, 1.01],
             "side": "top",
             "tickvals": [0, 1],
             "ticktext": [html.escape(words["query"], quote=False), html.escape(words["key"], quote=False)],

@@ -15,7 +15,7 @@ from .panels import three
 
 LARGEST = 256
 """Pixels of the picture's longer side; a larger map is pooled by block maximum."""
-REGIONS = 32
+REGIONS = 24
 """The picture is clicked in at most this many regions along each axis."""
 WORDS = {"row": "query", "column": "key", "largest": "largest", "masked": "masked"}
 
@@ -96,7 +96,7 @@ def overview_figure(
         ],
         "xaxis": {
             **AXIS,
-            "range": (-0.5, columns - 0.5),
+            "range": [-0.5, columns - 0.5],
             "side": "top",
             "tickvals": across,
             "ticktext": [str(place) for place in across],
@@ -104,7 +104,7 @@ def overview_figure(
         },
         "yaxis": {
             **AXIS,
-            "range": (rows - 0.5, -0.5),
+            "range": [rows - 0.5, -0.5],
             "scaleanchor": False,
             "tickvals": down,
             "ticktext": [str(place) for place in down],

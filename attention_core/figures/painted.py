@@ -75,9 +75,13 @@ def _token(text: str, value: float, colour: np.ndarray, palette: Palette, chosen
 
 
 def writing_on(background: np.ndarray, palette: Palette) -> str:
-    """The theme's dark or light writing, whichever has more contrast on a background (red, green, blue; 0 to 255)."""
-    ends = ("#12141A", "#FFFFFF") if palette.theme == "dark" else ("#1F2430", "#FFFFFF")
-    return max(ends, key=lambda colour: contrast(rgb(colour), background))
+    """The page's writing where it reads well (contrast 7), else black or white, whichever has more contrast.
+
+    ``background`` is red, green, blue, 0 to 255 each.
+    """
+    if contrast(rgb(palette.text), background) >= 7:
+        return palette.text
+    return max("#000000", "#FFFFFF", key=lambda colour: contrast(rgb(colour), background))
 
 
 def luminance(colour: Sequence[float]) -> float:

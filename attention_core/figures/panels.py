@@ -153,9 +153,9 @@ def _axes(panel: Panel, spot: Place, axis: str, mark, palette: Palette, clickabl
     down = _ticks(panel.row_labels, rows, spot.height, row, palette, upright=True)
     x = {
         **common,
-        "domain": spot.x,
+        "domain": list(spot.x),
         "anchor": f"y{axis}",
-        "range": (-0.5, columns - 0.5),
+        "range": [-0.5, columns - 0.5],
         "side": "top",
         "tickangle": -90 if panel.column_labels is not None else 0,
         "tickvals": across[0],
@@ -163,9 +163,9 @@ def _axes(panel: Panel, spot: Place, axis: str, mark, palette: Palette, clickabl
     }
     y = {
         **common,
-        "domain": spot.y,
+        "domain": list(spot.y),
         "anchor": f"x{axis}",
-        "range": (rows - 0.5, -0.5),
+        "range": [rows - 0.5, -0.5],
         "tickvals": down[0],
         "ticktext": down[1],
         "showticklabels": spot.rows_labelled,

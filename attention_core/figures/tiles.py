@@ -108,15 +108,15 @@ def tiles_figure(
         "shapes": frames,
         "xaxis": {
             **AXIS,
-            "domain": (0.0, used),
-            "range": (-half_x - 0.01, columns - 1 + half_x + 0.01),
+            "domain": [0.0, used],
+            "range": [-half_x - 0.01, columns - 1 + half_x + 0.01],
             "side": "top",
             "tickfont": font,
             **_named(column_names, columns, max(1, int(60 / tile_width + 0.5))),
         },
         "yaxis": {
             **AXIS,
-            "range": (lines - 1 + half_y + 0.01, -half_y - 0.01),
+            "range": [lines - 1 + half_y + 0.01, -half_y - 0.01],
             "scaleanchor": False,
             "tickfont": font,
             **_named(row_names, lines, 1),
