@@ -154,7 +154,7 @@ PRIMES = st.sampled_from([1, 2, 3, 5, 7, 11, 13])
 @settings(deadline=None, max_examples=60)
 @given(st.tuples(PRIMES, PRIMES, PRIMES, PRIMES), st.integers(0, 2**16), st.sampled_from([None, "some", "few"]))
 def test_equals_the_formula_written_out(sizes, seed, masked):
-    head_dim = sizes[2]
+    query_len, key_len, head_dim, _ = sizes
     torch.manual_seed(seed)
     query, key, value = inputs(dtype=torch.float64, sizes=(2, 3, *sizes))
     mask = None if masked is None else torch.rand(query_len, key_len) < (0.7 if masked == "some" else 0.2)
