@@ -155,7 +155,10 @@ def undo(page: str, settings: Mapping[str, Setting]) -> None:
 
 def can_undo(page: str) -> bool:
     """Whether there is a change to take back."""
-    return bool(_saved(page)["history"])
+    saved = _saved(page)
+    # What was changed just now is remembered at the end of this run.
+    changed = any(key in st.session_state and st.session_state[key] != value for key, value in saved["values"].items())
+    return bool(saved["history"]) or changed
 
 
 def reset(settings: Mapping[str, Setting]) -> None:
