@@ -78,7 +78,11 @@ def real(key: str, default: float, least: float, most: float) -> Setting:
             raise ValueError(text)
         return float(text)
 
-    return Setting(key, default, read, lambda value: f"{value:g}")
+    def write(value: float) -> str:
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+
+    return Setting(key, default, read, write)
 
 
 def flag(key: str, default: bool = False) -> Setting:
