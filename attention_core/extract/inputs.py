@@ -68,9 +68,7 @@ class Side:
     labels: Tensor | None = None
 
 
-def read_side(
-    model: LoadedModel, given: object, mask: object, side: str, notices: list[Notice], *, checked: bool = True
-) -> Side:
+def read_side(model: LoadedModel, given: object, mask: object, side: str, notices: list[Notice]) -> Side:
     """A text, a list of texts, or ids, as a batch on the model's device; too long or impossible ones are refused here."""
     texts = [given] if isinstance(given, str) else given
     is_text = isinstance(texts, list | tuple) and len(texts) > 0 and all(isinstance(text, str) for text in texts)
@@ -80,8 +78,7 @@ def read_side(
         read = _from_texts(model, list(texts), side, notices)
     else:
         read = _from_ids(model, given, mask, side, notices)
-    if checked:
-        check_length(model, read.ids.shape[1], side)
+    check_length(model, read.ids.shape[1], side)
     return read
 
 
@@ -97,10 +94,10 @@ def check_length(model: LoadedModel, count: int, side: str) -> None:
         )
 
 
-def shifted(model: LoadedModel, labels: Side, origin: str, limit_side: str = "target") -> Side:
+def shifted(model: LoadedModel, labels: Side, origin: str) -> Side:
     """The decoder's input for given labels: shifted right by the library's own function, so that row t predicts label t."""
     ids = _library_shift(model, labels.ids)
-    check_length(model, ids.shape[1], limit_side)
+    check_length(model, ids.shape[1], "target")
     tokens = []
     for row, known in zip(ids.tolist(), labels.tokens):
         first = _describe(model, row[:1], "target")[0]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -69,12 +69,12 @@ class LoadedModel:
         modules: the attention modules by name, and the output embedding.
     """
 
-    module: PreTrainedModel
-    source_reader: TokenReader | None
-    target_reader: TokenReader | None
+    module: PreTrainedModel = field(repr=False)
+    source_reader: TokenReader | None = field(repr=False)
+    target_reader: TokenReader | None = field(repr=False)
     report: ModelReport
-    sites: tuple[Site, ...]
-    modules: dict[str, nn.Module]
+    sites: tuple[Site, ...] = field(repr=False)
+    modules: dict[str, nn.Module] = field(repr=False)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -136,23 +136,24 @@ def load_model(
         source: "embedded" (the model that comes with this project), a hub id such as "facebook/bart-base", a folder that
             ``save_pretrained`` wrote, or a transformers model in memory.
         revision: branch, tag or commit of a hub id; None = the one that is cached, else the newest.
-        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "mps".
+        device: "auto" (a GPU if there is one; a module in memory stays where it is), "cpu", "cuda", "cuda:1", "mps".
         dtype: "float32", "float16", "bfloat16"; None = float32 for files (bit-equality to the library's eager attention is
             claimed for float32 only), and as it is for a module in memory.
         tokenizer: for a module in memory, so that texts can be traced.
         on_progress: called while a model is downloaded, with bytes so far and bytes in all.
 
     Returns:
-        LoadedModel. **A module in memory is changed in place**: eval mode, its attention implementation, and one forward
-        pre-hook on each attention module, which does nothing outside a trace.
+        LoadedModel. **A module in memory is changed in place**: eval mode, its attention implementation (and no attentions in
+        its output), and one forward pre-hook on each attention module and on the output embedding, which does nothing
+        outside a trace. Outside a trace it computes what the library's "sdpa" attention computes, bit for bit.
 
     Raises:
         AttentionError: what cannot be read, does not fit into memory, or cannot be looked into.
     """
-    device = chosen_device(device)
     dtype = _chosen_dtype(dtype)
     if isinstance(source, nn.Module):
-        return _from_module(source, tokenizer, device, dtype)
+        return _from_module(source, tokenizer, None if str(device) == "auto" else chosen_device(device), dtype)
+    device = chosen_device(device)
     if not isinstance(source, str | Path):
         raise AttentionError(
             "a model is named by a text, a folder, or a transformers model, not {type}", type=type(source).__name__
@@ -254,7 +255,7 @@ def _check(folder: Path, weights: files.Weights, name: str, device: torch.device
     return config
 
 
-def _from_module(module: nn.Module, tokenizer, device: torch.device, dtype: torch.dtype | None) -> LoadedModel:
+def _from_module(module: nn.Module, tokenizer, device: torch.device | None, dtype: torch.dtype | None) -> LoadedModel:
     if not isinstance(module, PreTrainedModel):
         raise AttentionError(
             "a module in memory must be a transformers model (PreTrainedModel), not {type}", type=type(module).__name__

@@ -88,7 +88,7 @@ class TokenReader:
         for token, offsets, added, word in zip(
             tokens, encoding.offsets, encoding.special_tokens_mask, encoding.word_ids, strict=True
         ):
-            span = None if added else _without_leading_space(text, offsets)
+            span = None if added else self._span(text, token.id, offsets)
             result.append(replace(token, span=span, word=None if token.special else word))
         return _renumbered(result)
 
@@ -114,6 +114,15 @@ class TokenReader:
             for token in tokens
             if token.special and token.span is not None and text[slice(*token.span)].strip() == token.label
         ]
+
+    def _span(self, text: str, index: int, offsets: tuple[int, int]) -> tuple[int, int]:
+        """The characters of a token, without a leading space; of a lone space, which offsets may leave empty, the space."""
+        start, end = offsets
+        if start == end:
+            wide = max(0, end - len(self._bytes(index) or b""))
+            if text[wide:end].isspace():
+                return wide, end
+        return _without_leading_space(text, offsets)
 
     def _labelled(self, ids: Sequence[int]) -> list[Token]:
         special = [i in self._special for i in ids]

@@ -24,7 +24,7 @@ from .session import opened
 from .tokens import Token
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """A recorded run. Made by ``trace``; read by views, metrics and exports.
 
@@ -44,6 +44,10 @@ class Trace:
     _records: dict[tuple[str, int], tuple[Site, Record]]
     _hidden: Tensor | None
     _logits: Tensor | None
+
+    def __repr__(self) -> str:
+        fed = "" if self.target is None else f", target {tuple(self.target_ids.shape)}"
+        return f"Trace({self.model.report.name}, source {tuple(self.source_ids.shape)}{fed}; {', '.join(self.kinds)})"
 
     @property
     def source_ids(self) -> Tensor:
@@ -253,7 +257,7 @@ def trace(
         fed = _target(model, read, target, target_mask, generate, notices)
     recording = Recording(model.modules, exact)
     with torch.no_grad(), opened(recording):
-        result = model.module(**_arguments(read, fed))
+        result = model.module(**_arguments(model, read, fed))
     hidden = recording.records.pop((OUTPUT, 0), None)
     logits = getattr(result, "logits", None)
     kept, logits = _kept_logits(model, hidden, logits)
@@ -279,17 +283,19 @@ def _target(
     return inputs.shifted(model, read, "text") if read.origin == "text" else read
 
 
-def _arguments(source: Side, target: Side | None) -> dict:
+def _arguments(model: LoadedModel, source: Side, target: Side | None) -> dict:
     arguments = {
         "input_ids": source.ids,
         "output_attentions": False,
         "output_hidden_states": False,
         "return_dict": True,
     }
+    if "decoder" in model.kinds:
+        arguments["use_cache"] = False  # keys and values from a cache have another layout, and are not bit-equal
     if source.mask is not None:
         arguments["attention_mask"] = source.mask.long()
     if target is not None:
-        arguments |= {"decoder_input_ids": target.ids, "use_cache": False}
+        arguments["decoder_input_ids"] = target.ids
         if target.mask is not None:
             arguments["decoder_attention_mask"] = target.mask.long()
     return arguments
