@@ -6,11 +6,13 @@ st.session_state. (Streamlit's own ``bind="query-params"`` would put translated 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 # A URL of about 8,000 characters still passes everywhere; a text has three bytes a character at worst, each as %XX.
 MOST_URL_CHARACTERS = 1500
@@ -139,6 +141,11 @@ def close_settings(page: str, settings: Mapping[str, Setting]) -> None:
     """Remembers the page's values, for coming back and for undo, and writes the URL."""
     saved = _saved(page)
     values = {key: _copied(st.session_state[key]) for key in settings if key in st.session_state}
+    for key, value in values.items():
+        # A control that was not drawn keeps its value as a plain entry. Else Streamlit falls back to the entry from before
+        # the control was first drawn. For one that was drawn, its widget has the value, and Streamlit refuses.
+        with suppress(StreamlitAPIException):
+            st.session_state[key] = value
     if values != saved["values"]:
         if saved["values"]:
             saved["history"] = [*saved["history"], saved["values"]][-_MOST_UNDO:]
