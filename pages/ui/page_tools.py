@@ -1,0 +1,20 @@
+"""Undo, reset and the link of a page that keeps its settings."""
+
+from collections.abc import Mapping
+
+import streamlit as st
+
+from pages.ui.state import Setting, can_undo, link, reset, undo
+from pages.ui.text import _
+
+
+def page_tools(page: str, settings: Mapping[str, Setting]) -> None:
+    """Three buttons, side by side where the container is horizontal."""
+    st.button(_("Undo"), on_click=undo, args=(page, settings), disabled=not can_undo(page), key="undo")
+    st.button(_("Reset"), on_click=reset, args=(settings,), key="reset")
+    with st.popover(_("Copy link")):
+        address, left = link(page, settings)
+        st.code(address, language=None, wrap_lines=True)
+        st.caption(_("The link opens this page as it is now."))
+        if left:
+            st.caption(_("Too long for a link, so it stays here: {names}.").format(names=", ".join(left)))
