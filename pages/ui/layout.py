@@ -17,6 +17,7 @@ from pages.ui.text import _, error_text
 MENU = {
     "start": ("app.py", lambda: _("Start"), ":material/home:"),
     "build": ("pages/build.py", lambda: _("Build"), ":material/tune:"),
+    "explore": ("pages/explore.py", lambda: _("Explore"), ":material/travel_explore:"),
 }
 
 SCALES = ("ink", "cividis", "viridis")
@@ -67,7 +68,7 @@ def narrow_screen() -> bool:
     return "Mobi" in (st.context.headers.get("User-Agent") or "")
 
 
-def show_figure(figure, key: str, alt: str, on_click: Callable | None = None) -> None:
+def show_figure(figure, key: str, alt: str, on_click: Callable | None = None, *, picture: str | None = None) -> None:
     """Draws a figure at its own height.
 
     Args:
@@ -75,13 +76,24 @@ def show_figure(figure, key: str, alt: str, on_click: Callable | None = None) ->
         key: unique on the page.
         alt: says what is seen, for those who cannot see it.
         on_click: called after a click, before the page runs again; reads st.session_state[key].selection.points.
+        picture: "png" or "svg" puts a camera over the figure that saves it so; None leaves it out.
     """
+    config = FIGURE_CONFIG
+    if picture is not None:
+        # A saved picture stands on its own page.
+        figure.layout.paper_bgcolor = current_palette().page
+        config = FIGURE_CONFIG | {
+            "displayModeBar": True,
+            "displaylogo": False,
+            "modeBarButtons": [["toImage"]],
+            "toImageButtonOptions": {"format": picture, "filename": key, "scale": 2 if picture == "png" else 1},
+        }
     st.plotly_chart(
         figure,
         key=key,
         theme=None,
         alt=alt,
-        config=FIGURE_CONFIG,
+        config=config,
         on_select=on_click or "ignore",
         selection_mode="points",
     )
