@@ -20,22 +20,23 @@ def sidebar() -> Places:
     places: Places = {}
     with st.sidebar:
         with st.expander(_("Text"), expanded=True):
-            _sample_texts()
+            sample_texts()
             st.text_area(_("Source"), key="source", height=110, help=_("What the encoder reads."))
             places["source"] = st.empty()
-            _target(places)
+            target_control(places)
             if st.session_state["show"] == "two":
                 st.text_area(_("Second source"), key="source2", height=90)
                 if st.session_state["mode"] == "typed":
                     st.text_area(_("Second target"), key="target2", height=70)
             places["cut"] = st.empty()
         with st.expander(_("Model"), expanded=True):
-            _model()
+            model_control()
             places["model"] = st.container()
     return places
 
 
-def _sample_texts() -> None:
+def sample_texts() -> None:
+    """Ready texts behind one button."""
     with st.popover(_("Sample texts"), width="stretch"):
         for name, (title, _changes) in samples().items():
             st.button(
@@ -43,7 +44,8 @@ def _sample_texts() -> None:
             )
 
 
-def _target(places: Places) -> None:
+def target_control(places: Places) -> None:
+    """Where the decoder's text comes from."""
     names = {
         "shift": _("The source itself, shifted right"),
         "typed": _("A text of mine"),
@@ -67,7 +69,8 @@ def _target(places: Places) -> None:
         st.slider(_("Beams"), 2, 8, key="beams", help=_("How many unfinished texts the search keeps."))
 
 
-def _model() -> None:
+def model_control() -> None:
+    """Which model, and where it runs."""
     labels = model_choices()
     st.selectbox(_("Model"), list(labels), format_func=labels.get, key="model", label_visibility="collapsed")
     if st.session_state["model"] in OWN:

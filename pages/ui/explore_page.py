@@ -10,7 +10,7 @@ from pages.ui.explore_controls import Places, fill, missing_sentence
 from pages.ui.explore_export import show_export
 from pages.ui.explore_head import EXACT, Head, head_of, reading_names, reading_title
 from pages.ui.explore_painted import show_painted
-from pages.ui.explore_run import Explored, explored, loaded, may_load, model_key, use_embedded
+from pages.ui.explore_run import Explored, explored, model_key, opened_model
 from pages.ui.explore_settings import KINDS, SETTINGS, clamp
 from pages.ui.explore_views import Table, show_all, show_lines, show_norms, show_one, show_table, show_two
 from pages.ui.layout import SCALES, show_error
@@ -50,13 +50,8 @@ def _opened(said: list[str], places: Places) -> "tuple[LoadedModel, Explored, Ex
     """Model and traces, or None after a sentence that says why not."""
     state = st.session_state
     key = model_key()
-    try:
-        if not may_load(key):
-            return None
-        model = loaded(key)
-    except AttentionError as error:
-        show_error(error)
-        st.button(_("Use the embedded model"), on_click=use_embedded, type="primary", key="use_embedded")
+    model = opened_model(key)
+    if model is None:
         return None
     fill(places, model)
     try:

@@ -8,6 +8,7 @@ import streamlit as st
 from attention_core.errors import AttentionError
 from pages.ui import cache
 from pages.ui.explore_settings import LISTED, OWN, model_name
+from pages.ui.layout import show_error
 from pages.ui.text import _, error_text, verbatim
 
 if TYPE_CHECKING:
@@ -89,6 +90,16 @@ def loaded(key: cache.ModelKey) -> "LoadedModel":
     model = cache.model(key, show)
     place.empty()
     return model
+
+
+def opened_model(key: cache.ModelKey) -> "LoadedModel | None":
+    """The model, or None after a sentence that says why not and what to do."""
+    try:
+        return loaded(key) if may_load(key) else None
+    except AttentionError as error:
+        show_error(error)
+        st.button(_("Use the embedded model"), on_click=use_embedded, type="primary", key="use_embedded")
+        return None
 
 
 def explored(key: cache.ModelKey, model: "LoadedModel", source: str, target: str, said: list[str]) -> Explored:
