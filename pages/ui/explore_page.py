@@ -95,7 +95,7 @@ def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
             _("View"), list(views), format_func=views.get, key="show", required=True, label_visibility="collapsed"
         )
         with st.popover(_("Display")):
-            _display()
+            display_controls()
         export = st.popover(_("Export"))
         page_tools(page, SETTINGS)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="which"):
@@ -151,11 +151,12 @@ def _window_controls(run, kind: str) -> None:
             st.number_input(label, 0, count - 1, step=16, key=key, width=130)
 
 
-def _display() -> None:
-    """How things are drawn; changes no number."""
+def display_controls(*, raw: bool = True) -> None:
+    """How things are drawn; changes no number. ``raw``: whether scores before the scale can be shown."""
     scales = {"ink": _("Ink"), "cividis": "Cividis", "viridis": "Viridis"}
     st.selectbox(_("Colours of weights"), SCALES, format_func=scales.get, key="colours")
-    st.toggle(_("Raw scores, before the scale"), key="unscaled")
+    if raw:
+        st.toggle(_("Raw scores, before the scale"), key="unscaled")
     shapes = {"auto": _("Fit the screen"), "wide": _("Side by side"), "narrow": _("One below the other")}
     st.selectbox(_("Arrangement"), list(shapes), format_func=shapes.get, key="shape2")
     st.toggle(_("Numbers as a table"), key="as_table")

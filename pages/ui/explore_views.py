@@ -86,7 +86,7 @@ def _detail(head: Head, width: int) -> Table:
         state["cell_stage"] = "weights"
         state["cell_row"], state["cell_col"] = read.row_members[row][0], read.column_members[column][0]
 
-    _show(grid, "explore_detail", window, marks, chosen, width=width, shape=read.weights.shape[-2:])
+    show_grid(grid, "explore_detail", window, marks, chosen, width=width, shape=read.weights.shape[-2:])
     if row is not None and column is not None:
         value = float(read.weights[row, column])
         _sentence(read.row_labels[row], read.column_labels[column], value)
@@ -138,7 +138,7 @@ def show_one(head: Head) -> Table:
     values, rows, columns = _stage(head, state["cell_stage"])
     state["cell_row"] = min(state["cell_row"], values.shape[0] - 1)
     state["cell_col"] = min(state["cell_col"], values.shape[1] - 1)
-    _show(
+    show_grid(
         [first, second],
         "explore_head",
         window,
@@ -312,7 +312,7 @@ def show_norms(head: Head) -> Table:
     st.segmented_control(
         _("Norms of"), list(of), format_func=of.get, key="norm_of", required=True, label_visibility="collapsed"
     )
-    _show(grid, "explore_norms", window, {}, lambda *_cell: None, width=WIDE, shape=raw.weights.shape[-2:])
+    show_grid(grid, "explore_norms", window, {}, lambda *_cell: None, width=WIDE, shape=raw.weights.shape[-2:])
     st.caption(
         _("A weight says how a query shares out its attention, not what that changes. Each key carries the vector f(x) = (x W_V + "
           "b_V) W_O; a large weight on a short vector adds next to nothing (Kobayashi et al. 2020). On the right, weights and "
@@ -332,13 +332,13 @@ def show_two(first: Head, second: Head) -> Table:
         if not window.whole:
             wholes.append(whole_panel(read, palette, f"whole_{key}"))
     grid = [wholes, panels] if wholes else [panels]
-    _show(grid, "explore_two", window, {}, lambda *_cell: None, width=WIDE, shape=read.weights.shape[-2:])
+    show_grid(grid, "explore_two", window, {}, lambda *_cell: None, width=WIDE, shape=read.weights.shape[-2:])
     st.caption(_("The same head reads both texts; the colours mean the same on both sides."))
     read = read_head(first)
     return Table("weights", array(read.weights), read.row_labels, read.column_labels)
 
 
-def _show(
+def show_grid(
     grid: list[list[Panel | None]],
     key: str,
     window: Window,
