@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", type=Path, help="checkpoint to go on from, with its optimiser")
     parser.add_argument("--checkpoint", type=Path, help="checkpoint to evaluate (default: the best on the dev books)")
+    parser.add_argument("--notes", type=Path, help="a text file with remarks on this run, for the card")
     parser.add_argument("--test", nargs="+", default=Split.test, metavar="BOOK", help="books held out for the figures")
     parser.add_argument("--dev", nargs="+", default=Split.dev, metavar="BOOK", help="books that choose the checkpoint")
     options = parser.parse_args(arguments)
@@ -46,11 +47,13 @@ def main(arguments: list[str] | None = None) -> None:
     if "train" in options.steps:
         train(data, run, options.minutes, seed=options.seed, resume=options.resume)
     if "evaluate" in options.steps:
-        export_model(load_checkpoint(options.checkpoint or best_checkpoint(run)), out)
+        checkpoint = options.checkpoint or best_checkpoint(run)
+        model, state = load_checkpoint(checkpoint)
+        export_model(model, out)
         export_tokenizer(data, out)
         export_stories(data, out)
-        evaluate(out, data)
-        write_card(out)
+        evaluate(out, data, run=state)
+        write_card(out, options.notes.read_text(encoding="utf-8") if options.notes else "")
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def _counts(figures: dict) -> str:
     return _table(["kind", "heads", "with a pattern above 0.8", "resting above 0.5"], rows)
 
 
-def write_card(folder: Path) -> None:
-    """Write folder/MODEL_CARD.md from folder/figures.json."""
+def write_card(folder: Path, notes: str = "") -> None:
+    """Write folder/MODEL_CARD.md from folder/figures.json; notes: remarks on how this run went."""
     figures = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
     accuracy, dev = figures["accuracy"], figures["dev_accuracy"]
     gates = [
@@ -63,7 +63,13 @@ def write_card(folder: Path) -> None:
     ]
     infill = [[p["text"], p["hidden"], p["answer"]] for p in figures["infill"]]
     copies = [[p["text"], "exact" if p["exact"] else p["answer"]] for p in figures["copies"]]
+    run = figures["run"]
     card = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        steps=run["step"],
+        tokens=f"{run['tokens'] / 1e6:.1f}",
+        minutes=round(run["seconds"] / 60),
+        seed=run["seed"],
+        notes=notes.strip(),
         parameters=f"{figures['parameters'] / 1e6:.2f}",
         megabytes=f"{figures['bytes'] / 1e6:.1f}",
         vocab_size=figures["vocab_size"],

@@ -109,9 +109,12 @@ def gates(figures: dict) -> dict[str, tuple[float, float]]:
     }
 
 
-def evaluate(folder: Path, data: Path, *, quick: bool = False, say: Callable[[str], None] = print) -> dict:
+def evaluate(
+    folder: Path, data: Path, *, run: dict | None = None, quick: bool = False, say: Callable[[str], None] = print
+) -> dict:
     """Measure the model in folder on the test books of data; writes folder/figures.json and returns it.
 
+    run: what the checkpoint says of its training (step, tokens, seconds, seed), noted with the figures.
     quick: leave out the ablations, for a look during training.
     """
     torch.set_num_threads(1)
@@ -124,6 +127,7 @@ def evaluate(folder: Path, data: Path, *, quick: bool = False, say: Callable[[st
     table = head_table(model, sentences)
     dev = noisy_batches(consecutive_texts(load_books(data, "dev")), vocab_size)
     figures = {
+        "run": run or {},
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocab_size": vocab_size,
         "bytes": (folder / "model.safetensors").stat().st_size,

@@ -1,6 +1,6 @@
 """Training examples: stretches of stories and BART's noise on them (Lewis et al. 2020, section 2.2)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,6 +10,11 @@ from attention_core.embedded_training.prepare import BOS_ID, EOS_ID, MASK_ID, PA
 IGNORED = -100  # the label that cross_entropy leaves out
 MAX_TEXT_TOKENS = 250  # with the special tokens it must fit into 256 positions
 Unit = tuple[int, ...]
+
+# Largest number of pieces of a text and how often it is drawn; a single longer sentence is taken whole.
+CAPS = np.array([24, 48, 96, 160, 240])
+SHORT = np.array([0.55, 0.35, 0.07, 0.02, 0.01])
+LONG = np.array([0.30, 0.32, 0.22, 0.11, 0.05])
 
 
 def count_tokens(sentences: list[list[Unit]]) -> int:
@@ -148,7 +153,8 @@ class Sampler:
 
     names: units that are names. strange_names: units to put in their place, most of them never seen in a text.
     swap: fraction of the examples with replaced names, so that copying does not depend on knowing a word.
-    caps: (largest number of tokens, weight) of a stretch; a single longer sentence is taken whole.
+    growth: 0 draws mostly single sentences, 1 texts of every length. Neighbours and alignments are found in short
+    texts first: there a uniform head already gives the right place a good share of its weight.
     """
 
     books: list[Book]
@@ -156,17 +162,15 @@ class Sampler:
     strange_names: list[Unit]
     rng: np.random.Generator
     swap: float = 0.3
-    caps: dict[int, float] = field(default_factory=lambda: {24: 0.3, 48: 0.32, 96: 0.22, 160: 0.11, 240: 0.05})
+    growth: float = 1.0
 
     def __post_init__(self) -> None:
         self._starts = [(b, s) for b, book in enumerate(self.books) for s in range(len(book.sentences))]
-        self._caps = np.array(list(self.caps))
-        self._weights = np.array(list(self.caps.values())) / sum(self.caps.values())
 
     def stretch(self) -> list[list[Unit]]:
         """Consecutive sentences from a random place, up to a random number of tokens."""
         book, start = self._starts[self.rng.integers(len(self._starts))]
-        cap = self.rng.choice(self._caps, p=self._weights)
+        cap = self.rng.choice(CAPS, p=(1 - self.growth) * SHORT + self.growth * LONG)
         sentences, length = [], 0
         for sentence in self.books[book].sentences[start : start + 12]:
             length += count_tokens([sentence])

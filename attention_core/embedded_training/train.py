@@ -104,11 +104,14 @@ def faded(progress: float) -> float:
     return min(1.0, max(0.0, (FADE[1] - progress) / (FADE[1] - FADE[0])))
 
 
-def schedule(progress: float) -> tuple[Noise, float]:
-    """Noise and share of visible pieces in the loss; copying is learned first, so clean copies start at a half."""
+def schedule(progress: float) -> tuple[Noise, float, float]:
+    """Noise, share of visible pieces in the loss, and growth of the texts (see Sampler).
+
+    Copying is learned first, on short texts, so clean copies start at a half; texts grow between 45 and 75 % of the time.
+    """
     early = max(0.0, 1 - progress / 0.25)
     noise = Noise(clean=0.12 + 0.38 * early, single=faded(progress))
-    return noise, 0.35 + 0.45 * early
+    return noise, 0.35 + 0.45 * early, min(1.0, max(0.0, (progress - 0.45) / 0.3))
 
 
 def evaluation_batches(books: list[Book], vocab_size: int, num_texts: int, seed: int) -> list[Batch]:
@@ -191,6 +194,7 @@ def train(
         state = saved["state"]
     # A resumed run draws new texts rather than the first ones again.
     sampler = make_sampler(data, books, seed + state["step"])
+    sampler.growth = schedule(state["seconds"] / (60 * minutes))[2]
     dev_batches = evaluation_batches(dev, vocab_size, 160, seed=1)
     generator = torch.Generator().manual_seed(seed + state["step"])
     started = time.monotonic() - state["seconds"]
@@ -200,7 +204,7 @@ def train(
         progress = (time.monotonic() - started) / (60 * minutes)
         if progress >= 1 or (max_steps is not None and state["step"] >= max_steps):
             break
-        noise, visible_share = schedule(progress)
+        noise, visible_share, sampler.growth = schedule(progress)
         batch = collate([corrupt(text, noise, sampler.rng, vocab_size) for text in texts])
         losses = model.losses(batch, visible_share, generator)
         (losses["decoder"] + AUXILIARY_WEIGHT * faded(progress) * losses["auxiliary"]).backward()
@@ -238,12 +242,12 @@ def _log(out: Path, record: dict) -> None:
     print(line, flush=True)
 
 
-def load_checkpoint(path: Path) -> BartForConditionalGeneration:
-    """The BART of a checkpoint, float32, in eval mode, with eager attention."""
+def load_checkpoint(path: Path) -> tuple[BartForConditionalGeneration, dict]:
+    """The BART of a checkpoint, float32, in eval mode, with eager attention; and how far its training had come."""
     saved = torch.load(path, weights_only=True)
     config = BartConfig(**saved["config"])
     model = BartForConditionalGeneration._from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # tied weights come once
             parameter.copy_(saved["optimiser"]["masters"][f"bart.{name}"])
-    return model.eval()
+    return model.eval(), saved["state"]

@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from attention_core.embedded_training import evaluate, export, heads, train
+from attention_core.embedded_training import card, evaluate, export, heads, train
 from attention_core.embedded_training.optimiser import MuonAdam, orthogonalise
 from attention_core.embedded_training.prepare import Split, prepare
 
@@ -49,7 +49,7 @@ def test_the_loss_falls(data, run):
     out, path = run
     untrained = train.Denoiser(train.make_config(vocab(data), **SHAPE)).bart
     batches = train.evaluation_batches(train.load_books(data, "dev"), vocab(data), 20, seed=1)
-    before, after = (train.accuracy(model, batches) for model in (untrained, train.load_checkpoint(path)))
+    before, after = (train.accuracy(model, batches) for model in (untrained, train.load_checkpoint(path)[0]))
     assert after["visible_nats"] < 0.7 * before["visible_nats"]
     assert after["masked_nats"] < 0.7 * before["masked_nats"]
     last = reports(out)[-1]
@@ -114,7 +114,7 @@ def test_schedule_warms_up_stays_flat_and_decays():
 
 def test_the_exported_folder_loads_and_says_the_same(data, run, tmp_path):
     _, path = run
-    model = train.load_checkpoint(path)
+    model, _ = train.load_checkpoint(path)
     export.export_model(model, tmp_path)
     export.export_tokenizer(data, tmp_path)
     loaded, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
@@ -131,7 +131,8 @@ def test_the_exported_folder_loads_and_says_the_same(data, run, tmp_path):
 
 def test_evaluation_writes_its_figures(data, run, tmp_path, monkeypatch):
     _, path = run
-    export.export_model(train.load_checkpoint(path), tmp_path)
+    model, state = train.load_checkpoint(path)
+    export.export_model(model, tmp_path)
     export.export_tokenizer(data, tmp_path)
     prompts = {
         "copies": [{"text": "Gerda ran.", "unseen": []}],
@@ -140,11 +141,15 @@ def test_evaluation_writes_its_figures(data, run, tmp_path, monkeypatch):
     (tmp_path / "prompts.json").write_text(json.dumps(prompts), encoding="utf-8")
     monkeypatch.setattr(evaluate, "PROMPTS", tmp_path / "prompts.json")
     monkeypatch.setattr(evaluate, "ABLATION_TEXTS", 3)
-    figures = evaluate.evaluate(tmp_path, data, say=lambda line: None)
+    figures = evaluate.evaluate(tmp_path, data, run=state, say=lambda line: None)
     assert json.loads((tmp_path / "figures.json").read_text(encoding="utf-8")) == json.loads(json.dumps(figures))
     assert {kind: len(rows) for kind, rows in figures["heads"].items()} == {"encoder": 6, "decoder": 6, "cross": 6}
     assert {kind: len(rows) for kind, rows in figures["ablation"].items()} == {"encoder": 6, "decoder": 6, "cross": 6}
     assert not figures["gates"]["accuracy at visible places"]["met"]
+    card.write_card(tmp_path, "It was a tiny run.")
+    text = (tmp_path / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "It was a tiny run." in text and "150 steps" in text and "$" not in text
+    assert f"accuracy {figures['accuracy']['masked_accuracy']:.3f}" in text
 
 
 def test_switching_a_head_off_removes_its_slice_and_nothing_else(data):
