@@ -12,9 +12,13 @@ AXIS = {
     "fixedrange": True,
     "tickmode": "array",
     "tickangle": 0,
+    "ticklabelstandoff": 3,
     # By default plotly measures every label, to hide those that stick out: half the time of a figure with many.
     "ticklabeloverflow": "allow",
 }
+
+NOTE = {"xref": "paper", "yref": "paper", "showarrow": False, "borderpad": 0}
+"""An annotation placed in fractions of the plot area."""
 
 INVISIBLE = {
     # One drawn marker in a trace is enough: hover and clicks look at all points, drawn or not.

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from functools import cache
 
 import numpy as np
 from PIL import Image
@@ -69,6 +70,15 @@ def encoded(picture: np.ndarray, colourscale: Colourscale, palette: Palette) -> 
     image.putpalette([*colours.ravel().tolist(), 128, 128, 128, *rgb(palette.page)])
     file = io.BytesIO()
     image.save(file, "PNG", transparency=bytes([255] * LEVELS + [56, 0]), compress_level=6)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+@cache
+def ramp(colourscale: Colourscale) -> str:
+    """A colourscale as an upright strip, its upper end on top: a PNG in a data URI."""
+    image = Image.fromarray(np.ascontiguousarray(sample(colourscale, np.linspace(1, 0, 128))[:, None, :]))
+    file = io.BytesIO()
+    image.save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 

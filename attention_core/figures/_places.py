@@ -31,9 +31,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Places:
-    """All places by (grid row, grid column), the figure's height and its margins in px."""
+    """All places by (grid row, grid column), the figure's height and margins in px, the plot area's nominal width in px."""
 
     at: dict[tuple[int, int], Place]
+    width: float
     height: int
     margin: dict[str, int]
 
@@ -41,8 +42,8 @@ class Places:
 def label_room(labels: Sequence[object] | None, count: int) -> float:
     """px that the longest tick label takes; labels None are the numbers 0 .. count - 1."""
     if labels is None:
-        return 6 + text_width(str(max(count - 1, 0)), LABEL_SIZE)
-    return min(LONGEST_ROOM, 8 + max((text_width(shown(label, 14), LABEL_SIZE) for label in labels), default=0))
+        return 9 + text_width(str(max(count - 1, 0)), LABEL_SIZE)
+    return min(LONGEST_ROOM, 11 + max((text_width(shown(label, 14), LABEL_SIZE) for label in labels), default=0))
 
 
 def place(grid, bars: set[tuple[int, int]], head_lines: dict[int, int], width: int, height: int | None) -> Places:
@@ -111,7 +112,7 @@ def place(grid, bars: set[tuple[int, int]], head_lines: dict[int, int], width: i
         "b": 8,
         "pad": 0,
     }
-    return Places(at=at, height=int(height), margin=margin)
+    return Places(at=at, width=plot_width, height=int(height), margin=margin)
 
 
 def _labelled(grid, row: int, column: int) -> bool:

@@ -82,8 +82,8 @@ def lines_figure(
         at = queries[0].index(selected_query)
         queries[1][at] = f'<b style="color:{palette.text}">{queries[1][at]}</b>'
     keys = thinned(key_labels, room)
-    left = 12 + max((text_width(shown(label, LONGEST), 12) for label in query_labels), default=0)
-    right = 12 + max((text_width(shown(label, LONGEST), 12) for label in key_labels), default=0)
+    left = 14 + max((text_width(shown(label, LONGEST), 12) for label in query_labels), default=0)
+    right = 14 + max((text_width(shown(label, LONGEST), 12) for label in key_labels), default=0)
     font = {"size": 12, "color": palette.muted}
     spread = [longest - 0.5, -0.5]
     layout = base_layout(palette, "lines") | {

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..errors import AttentionError
-from ._base import AXIS, INVISIBLE, base_layout
+from ._base import AXIS, INVISIBLE, NOTE, base_layout
 from ._pixels import block_size, checked_hidden, encoded, levels, pooled, visible_cells
 from .labels import positions
 from .palette import Palette
@@ -82,15 +82,12 @@ def overview_figure(
         "annotations": [
             {
                 "text": f"{names[0]} ↓   {names[1]} →",
-                "xref": "paper",
-                "yref": "paper",
+                **NOTE,
                 "x": 0,
                 "y": 1,
                 "xanchor": "left",
                 "yanchor": "bottom",
                 "yshift": 18,
-                "showarrow": False,
-                "borderpad": 0,
                 "font": font,
             }
         ],

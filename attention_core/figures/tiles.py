@@ -63,7 +63,7 @@ def tiles_figure(
         raise AttentionError("columns ({columns}) must be at least 1", columns=columns)
     words = {**WORDS, **(words or {})}
     hidden = checked_hidden(hidden, maps.shape, maps.shape, maps.shape[1:])
-    left = 8 + max((text_width(name, 11) for name in row_names or ()), default=0) if row_names else 4
+    left = 12 + max((text_width(name, 11) for name in row_names or ()), default=0) if row_names else 4
     top = 22 if column_names else 4
     tile_width = min(180.0, (width - left - 4) / columns)
     tiles, peaks = tile_pixels(maps, hidden, limits, 64 if tile_width <= 72 else LARGEST_SIDE)

@@ -1,14 +1,17 @@
 """The panels of one figure: exact values, honest labels, masked cells, clicks."""
 
 import base64
+import io
 import json
+import re
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from PIL import Image
 
 from attention_core.errors import AttentionError
-from attention_core.figures.palette import palette
+from attention_core.figures.palette import palette, rgb
 from attention_core.figures.panels import Panel, clicked_cell, panels_figure
 
 LIGHT = palette("light")
@@ -181,9 +184,10 @@ def test_a_group_shares_its_range_and_one_colour_bar_in_each_row():
         [Panel("a", one, group="g"), Panel("b", two, group="g")], [Panel("c", one, group="g"), Panel("d", one)]
     )
     assert [(trace["zmin"], trace["zmax"]) for trace in maps(fig)] == [(-5, 5), (-5, 5), (-5, 5), (-2, 2)]
-    assert [trace["showscale"] for trace in maps(fig)] == [False, True, True, True]
-    assert maps(fig)[1]["colorbar"]["ticktext"] == ["−5", "0", "5"]
-    assert maps(fig)[1]["colorbar"]["thickness"] == 8
+    bars = fig.layout.images
+    edges = [(axes(fig, n)[0]["domain"][1], axes(fig, n)[1]["domain"][0]) for n in (1, 2, 3)]
+    assert [(bar.x - 8 / 894, bar.y) for bar in bars] == [pytest.approx(edge, abs=0.002) for edge in edges]
+    assert [note.text for note in fig.layout.annotations] == ["5", "−5", "5", "−5", "2", "−2"]
 
 
 def test_panels_and_colour_bars_do_not_overlap():
@@ -196,9 +200,36 @@ def test_panels_and_colour_bars_do_not_overlap():
     assert boxes[0][1] == boxes[1][1] and boxes[2][1] == boxes[3][1]  # one row, one height
     assert boxes[0][0] == boxes[2][0] == boxes[5][0]  # one column, one width
     assert boxes[0][1][0] > boxes[2][1][1] > boxes[5][1][1]  # rows from the top
-    bars = [trace["colorbar"] for trace in maps(fig) if trace["showscale"]]
-    assert len({(bar["x"], bar["y"]) for bar in bars}) == len(bars) == 4
-    assert all(bar["x"] in [x[1] for x, _ in boxes] for bar in bars)
+    bars = fig.layout.images
+    assert len(bars) == 4
+    for bar in bars:
+        assert all(
+            bar.x + bar.sizex <= x[0] or x[1] <= bar.x or bar.y + bar.sizey <= y[0] or y[1] <= bar.y for x, y in boxes
+        )
+        assert any((bar.y, bar.y + bar.sizey) == pytest.approx(y) for _, y in boxes)
+
+
+def test_a_colour_bar_is_8_px_wide_and_runs_from_the_lower_end_up():
+    fig = figure([Panel("a", np.eye(3), scale="weights")])
+    bar = fig.layout.images[0]
+    width = 960 - fig.layout.margin.l - fig.layout.margin.r
+    assert bar.sizex * width == pytest.approx(8, abs=0.1)
+    strip = np.asarray(Image.open(io.BytesIO(base64.b64decode(bar.source.split(",")[1]))))
+    assert tuple(strip[0, 0]) == rgb(LIGHT.weights[-1][1]) and tuple(strip[-1, 0]) == rgb(LIGHT.weights[0][1])
+    ends = {note.text: note.y for note in fig.layout.annotations}
+    assert ends == {"1": pytest.approx(bar.y + bar.sizey), "0": pytest.approx(bar.y)}
+
+
+def test_cells_are_parted_by_lines_at_their_edges():
+    fig = figure(
+        [Panel("a", np.zeros((2, 4))), Panel("b", np.zeros((2, 4)))], [Panel("large", np.zeros((200, 200))), None]
+    )
+    path = fig.layout.shapes[0].path
+    upright = [float(x) for x in re.findall(r"M([\d.]+),[\d.]+V", path)]
+    assert len(upright) == 6 and path.count("H") == 2
+    left, right = axes(fig, 0)[0]["domain"]
+    assert upright[:3] == pytest.approx([left + (right - left) * share for share in (0.25, 0.5, 0.75)], abs=1e-4)
+    assert fig.layout.shapes[0].line.color == LIGHT.page and fig.layout.shapes[0].line.width == 1
 
 
 def test_neighbours_with_the_same_row_labels_share_them():
