@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import AttentionError
-from ..layer.attention import chunk_rows
+from ..layer.attention import chunk_sizes
 from ..layer.multihead import AttentionConfig
 
 
@@ -22,8 +22,8 @@ class LayerCost:
         hidden_multiply_adds: those of scores and context that are spent on cells which the mask hides: the layer computes
             all cells.
         bytes: what each intermediate holds: "query", "key", "value", "scores", "weights", "context", "output".
-        chunked_bytes: what scores and weights hold at any one time where the layer's output alone is asked for and
-            the queries are taken in chunks.
+        chunked_bytes: what scores and weights hold at any one time where the layer's output alone is asked for:
+            texts, heads and queries are then taken in chunks.
     """
 
     parameters: dict[str, int]
@@ -123,7 +123,7 @@ def layer_cost(
 
     narrow, wide = dtype.itemsize, max(dtype.itemsize, torch.float32.itemsize)
     maps = pairs * config.num_heads * wide
-    rows = min(query_len, chunk_rows(batch, config.num_heads, key_len))
+    texts, heads, rows = chunk_sizes(batch, config.num_heads, query_len, key_len)
     return LayerCost(
         parameters=parameters,
         multiply_adds=multiply_adds,
@@ -135,5 +135,5 @@ def layer_cost(
             "context": batch * query_len * inner * narrow,
             "output": batch * query_len * config.d_model * narrow,
         },
-        chunked_bytes=2 * batch * config.num_heads * rows * key_len * wide,
+        chunked_bytes=2 * texts * heads * rows * key_len * wide,
     )

@@ -11,6 +11,7 @@ Shapes leave no axis out: (batch, heads, len, head_dim) for vectors, (batch, hea
 """
 
 from dataclasses import dataclass
+from itertools import product
 from math import isfinite, sqrt
 
 import torch
@@ -19,8 +20,8 @@ from torch import Tensor
 from ..errors import AttentionError
 from .masks import check_boolean
 
-# A chunk of scores of about this many numbers (2 MB in float32) stays in a core's cache.
-_CHUNK_NUMBERS = 1 << 19
+# A chunk of scores of about this many numbers (1 MB in float32) stays in a core's cache.
+_CHUNK_NUMBERS = 1 << 18
 
 # What a hidden score becomes; a tensor, since making one from a number costs as much as filling a small map with it.
 _HIDDEN = torch.tensor(float("-inf"))
@@ -183,35 +184,42 @@ def attention_context(
 ) -> Tensor:
     """The same context as attention_steps, without ever holding all the weights.
 
-    Queries are taken in chunks; a row's softmax needs only that row, so each chunk is computed exactly as the whole
-    would be (equal up to the order in which the matrix product of this chunk size sums).
+    Texts, heads and queries are taken in chunks; a row's softmax needs only that row, so each chunk is computed exactly as
+    the whole would be (equal up to the order in which a matrix product of its size sums).
 
     Args: as for attention_steps.
 
     Returns:
         context: (batch, heads, query_len, value_dim), in the value's dtype. Memory beyond inputs and result is about
-        2 MB a chunk, whatever query_len is.
+        2 MB (scores and weights of a chunk, in float32), whatever query_len is.
     """
     check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
     mask = checked_mask(mask, query, key)
     batch, heads, query_len, _ = query.shape
-    chunk = chunk_rows(batch, heads, key.shape[2])
-    if chunk >= query_len:
+    sizes = chunk_sizes(batch, heads, query_len, key.shape[2])
+    if sizes == (batch, heads, query_len):
         return attend(query, key, value, mask, scale)[-1]
     if mask is not None:
-        # The query axis is cut below; an axis of 1 broadcasts to every chunk instead.
-        mask = mask.expand(*mask.shape[:-2], query_len, mask.shape[-1])
-    parts = []
-    for start in range(0, query_len, chunk):
-        rows = slice(start, start + chunk)
-        parts.append(attend(query[:, :, rows], key, value, None if mask is None else mask[..., rows, :], scale)[-1])
-    return torch.cat(parts, dim=2)
+        mask = mask.expand(batch, heads, query_len, -1)
+    context = value.new_empty(batch, heads, query_len, value.shape[3])
+    starts = (range(0, length, size) for length, size in zip((batch, heads, query_len), sizes))
+    for place in product(*starts):
+        part = tuple(slice(start, start + size) for start, size in zip(place, sizes))
+        of_keys, visible = part[:2], None if mask is None else mask[part]
+        context[part] = attend(query[part], key[of_keys], value[of_keys], visible, scale)[-1]
+    return context
 
 
-def chunk_rows(batch: int, heads: int, key_len: int) -> int:
-    """How many queries attention_context takes at a time: about 2 MB of scores, and at least one."""
-    return max(1, _CHUNK_NUMBERS // max(1, batch * heads * key_len))
+def chunk_sizes(batch: int, heads: int, query_len: int, key_len: int) -> tuple[int, int, int]:
+    """How many (texts, heads, queries) attention_context takes at a time: about 1 MB of float32 scores, at least one row.
+
+    Many queries of one head come before many heads: that is what a matrix product is fast at.
+    """
+    rows = max(1, min(query_len, _CHUNK_NUMBERS // max(1, key_len)))
+    some = max(1, min(heads, _CHUNK_NUMBERS // max(1, rows * key_len)))
+    texts = max(1, min(batch, _CHUNK_NUMBERS // max(1, some * rows * key_len)))
+    return texts, some, rows
 
 
 def dropped_out(weights: Tensor, dropout: float, generator: torch.Generator | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Speed of the attention layer against nn.MultiheadAttention with the same weights: prints a table and checks the gates.
 
-    python tests/benchmarks/bench_layer.py [--pairs 41] [--only small|medium|long] [--modes no_grad,inference]
+    python tests/benchmarks/bench_layer.py [--pairs 41] [--only small|medium|long] [--clock wall|cpu]
 
 Timed is ``layer.steps(x)``, with every stage kept, against
 ``nn.MultiheadAttention(x, x, x, need_weights=True, average_attn_weights=False)``: one thread, float32, eval, no gradients,
@@ -36,19 +36,21 @@ FORMS = ("default", "batch_first", "no fast path")
 SAMPLE_SECONDS = 2e-3  # a sample repeats its call until it takes about this long, or once
 
 
-def pair_ratio(ours: Callable, theirs: Callable, pairs: int) -> tuple[np.ndarray, float, float]:
+def pair_ratio(
+    ours: Callable, theirs: Callable, pairs: int, clock: Callable[[], float]
+) -> tuple[np.ndarray, float, float]:
     """Ratios ours / theirs of interleaved samples (pairs,), and the median seconds of one call of each."""
     for _ in range(3):
         ours(), theirs()
-    start = time.perf_counter()
+    start = clock()
     theirs()
-    repeats = max(1, round(SAMPLE_SECONDS / (time.perf_counter() - start)))
+    repeats = max(1, round(SAMPLE_SECONDS / (clock() - start)))
 
     def sample(call: Callable) -> float:
-        start = time.perf_counter()
+        start = clock()
         for _ in range(repeats):
             call()
-        return (time.perf_counter() - start) / repeats
+        return (clock() - start) / repeats
 
     a, b = np.empty(pairs), np.empty(pairs)
     gc.collect()
@@ -125,11 +127,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=41, help="interleaved pairs of each row, at least 30")
     parser.add_argument("--only", choices=("small", "medium", "long"))
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a machine that others use")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--forms", default=",".join(FORMS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, one thread, float32, eval, batch 1, {arguments.pairs} interleaved pairs")
+    clock = {"wall": time.perf_counter, "cpu": time.thread_time}[arguments.clock]
+    print(
+        f"{arguments.clock} time, torch {torch.__version__}, one thread, float32, eval, batch 1, {arguments.pairs} interleaved pairs"
+    )
     print("small, medium: layer.steps(x); long: layer(x) and layer.steps(x, heads=[1]).weights; ratio = ours / theirs")
     head = f"{'d_model':>7} {'tokens':>6} {'mask':>6}  {'no gradients by':15} {'nn.MultiheadAttention':21}"
     print(f"{head} {'ours ms':>8} {'theirs':>8} {'ratio':>6}  {'95 % interval':15} gate")
@@ -142,7 +148,7 @@ def main() -> int:
                 torch.backends.mha.set_fastpath_enabled(form != "no fast path")
                 ours, theirs = calls(d_model, heads, length, causal, form, one_head=group == "long")
                 with MODES[mode]():
-                    ratios, mine, their = pair_ratio(ours, theirs, arguments.pairs)
+                    ratios, mine, their = pair_ratio(ours, theirs, arguments.pairs, clock)
                 ratio, (low, high) = float(np.median(ratios)), interval(ratios)
                 missed += ratio > gate
                 print(

@@ -207,7 +207,7 @@ def test_bit_equal_to_eager_attention_of_transformers(head_dim, masked):
     assert torch.equal(steps.scores, query @ key.transpose(2, 3) * head_dim**-0.5)
 
 
-@pytest.mark.parametrize("numbers", [1, 300, 10**9])
+@pytest.mark.parametrize("numbers", [1, 30, 150, 300, 400, 10**9])
 @pytest.mark.parametrize("mask_shape", [None, (KEY_LEN,), (17, KEY_LEN), (BATCH, 1, 1, KEY_LEN), (17, 1),
                                         (BATCH, HEADS, 17, KEY_LEN)])  # fmt: skip
 def test_context_in_chunks_is_exact(numbers, mask_shape, monkeypatch, device):
@@ -225,13 +225,13 @@ def test_context_never_holds_all_weights():
     class Largest(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
-            held.extend([result.numel()] if isinstance(result, torch.Tensor) else [])
+            held.extend([result.numel()] if isinstance(result, torch.Tensor) and result.is_floating_point() else [])
             return result
 
     query = torch.randn(1, 2, 1031, 3)
     with Largest():
         attention_context(query, query, query, masks.causal(1031))
-    assert max(held) < 2 * 1031 * 1031 and max(held) >= attention._CHUNK_NUMBERS // 2
+    assert attention._CHUNK_NUMBERS // 2 < max(held) <= attention._CHUNK_NUMBERS
 
 
 @pytest.mark.parametrize("grad", [False, True])
