@@ -206,7 +206,9 @@ def _from_texts(model: LoadedModel, texts: list[str], side: str, notices: list[N
     padding = _describe(model, [pad], side)[0] if len({len(row) for row in rows}) > 1 else ()
     tokens = tuple((*row, *padding * (longest - len(row))) for row in rows)
     device = model.module.device
-    ids = torch.tensor([[token.id for token in row] for row in tokens], device=device)
+    ids = torch.tensor([[token.id for token in row] for row in tokens])
+    _check_range(model, ids, side)
+    ids = ids.to(device)
     real = masks.padding(torch.tensor([len(row) for row in rows], device=device), longest)[:, 0, 0]
     return Side(ids, real, real, tokens, tuple(texts), "text")
 
@@ -226,15 +228,7 @@ def _from_ids(model: LoadedModel, given: object, mask: object, side: str, notice
             dtype=ids.dtype,
             shape=tuple(ids.shape),
         )
-    known = model.module.get_input_embeddings().num_embeddings
-    if bool(((ids < 0) | (ids >= known)).any()):
-        raise AttentionError(
-            "the ids of the {side} must be from 0 to {last}; found {low} to {high}",
-            side=side,
-            last=known - 1,
-            low=int(ids.min()),
-            high=int(ids.max()),
-        )
+    _check_range(model, ids, side)
     device = model.module.device
     ids = ids.to(device=device, dtype=torch.long)
     visible = None
@@ -272,6 +266,20 @@ def _from_ids(model: LoadedModel, given: object, mask: object, side: str, notice
         tuple(text for _, text in described),
         "ids",
     )
+
+
+def _check_range(model: LoadedModel, ids: Tensor, side: str) -> None:
+    """Raises AttentionError for ids that the embedding has no row for (a GPU would be lost to such a lookup)."""
+    known = model.module.get_input_embeddings().num_embeddings
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= known:
+        raise AttentionError(
+            "the ids of the {side} must be from 0 to {last}; found {low} to {high}",
+            side=side,
+            last=known - 1,
+            low=low,
+            high=high,
+        )
 
 
 def _describe(model: LoadedModel, ids: Sequence[int], side: str) -> tuple[tuple[Token, ...], str]:
