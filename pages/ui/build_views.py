@@ -289,6 +289,13 @@ def show_chosen_cell(built: Playground) -> None:
         )
     elif state.stage in ("query", "key", "value") and built.projections is None:
         st.caption(_("{value}: you gave this number yourself.").format(value=number(values[state.row, state.col], 9)))
+    elif state.stage == "output" and built.projections is None:
+        # Without projections there is no arithmetic of theirs to read.
+        st.caption(
+            _("{value}: row {row} of the concatenation times row {column} of the output weight.").format(
+                value=number(values[state.row, state.col], 9), row=state.row, column=state.col
+            )
+        )
     else:
         cell = cell_arithmetic(
             built.steps, built.projections, state.stage, head=state["head"], row=state.row, column=state.col
