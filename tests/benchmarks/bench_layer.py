@@ -29,7 +29,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from attention_core import MultiHeadAttention, masks
+from attention_core import MultiHeadAttention, attention_weights, masks
+from attention_core.layer.attention import attention_scores
 
 MODES = {"no_grad": torch.no_grad, "inference": torch.inference_mode}
 FORMS = ("default", "batch_first", "no fast path")
@@ -94,7 +95,11 @@ def calls(d_model: int, num_heads: int, length: int, causal: bool, form: str, on
         return layer.steps(x, mask=mask)
 
     def output_and_one_head():
-        return layer(x, mask=mask), layer.steps(x, mask=mask, heads=[1]).weights
+        head = layer.projections(x).head(1)
+        query = nn.functional.linear(head.query_input, head.query_weight, head.query_bias)[:, None]
+        key = nn.functional.linear(head.key_input, head.key_weight, head.key_bias)[:, None]
+        scores = attention_scores(query, key, layer.config.effective_scale)
+        return layer(x, mask=mask), attention_weights(scores, mask)
 
     ours = output_and_one_head if one_head else every_stage
     with torch.no_grad():
@@ -134,9 +139,9 @@ def main() -> int:
     torch.set_num_threads(1)
     clock = {"wall": time.perf_counter, "cpu": time.thread_time}[arguments.clock]
     print(
-        f"{arguments.clock} time, torch {torch.__version__}, one thread, float32, eval, batch 1, {arguments.pairs} interleaved pairs"
+        f"{arguments.clock} time, torch {torch.__version__}, one thread, float32, eval, batch 1, {arguments.pairs} pairs"
     )
-    print("small, medium: layer.steps(x); long: layer(x) and layer.steps(x, heads=[1]).weights; ratio = ours / theirs")
+    print("small, medium: layer.steps(x); long: layer(x) and the weights of one head; ratio = ours / theirs")
     head = f"{'d_model':>7} {'tokens':>6} {'mask':>6}  {'no gradients by':15} {'nn.MultiheadAttention':21}"
     print(f"{head} {'ours ms':>8} {'theirs':>8} {'ratio':>6}  {'95 % interval':15} gate")
     missed = 0
