@@ -47,10 +47,10 @@ def sample_texts() -> None:
 def target_control(places: Places) -> None:
     """Where the decoder's text comes from."""
     names = {
-        "shift": _("The source itself, shifted right"),
-        "typed": _("A text of mine"),
-        "greedy": _("Written by the model, word by word"),
-        "beam": _("Written by the model, beam search"),
+        "shift": _("Source, shifted right"),
+        "typed": _("My own text"),
+        "greedy": _("Model writes, greedy"),
+        "beam": _("Model writes, beams"),
     }
     st.selectbox(
         _("Target"),
@@ -72,7 +72,14 @@ def target_control(places: Places) -> None:
 def model_control() -> None:
     """Which model, and where it runs."""
     labels = model_choices()
-    st.selectbox(_("Model"), list(labels), format_func=labels.get, key="model", label_visibility="collapsed")
+    st.selectbox(
+        _("Model"),
+        list(labels),
+        format_func=labels.get,
+        key="model",
+        label_visibility="collapsed",
+        help=_("✓ is on this machine; the others are downloaded once, after you agree."),
+    )
     if st.session_state["model"] in OWN:
         own = st.session_state["model"]
         st.text_input(
@@ -82,7 +89,7 @@ def model_control() -> None:
         )
         if own == "hub":
             st.text_input(_("Revision"), key="revision", placeholder="main")
-    names = {"auto": _("Device: the fastest here"), "cpu": "CPU", "cuda": "GPU (CUDA)", "mps": "GPU (Apple)"}
+    names = {"auto": _("Fastest device here"), "cpu": "CPU", "cuda": "GPU (CUDA)", "mps": "GPU (Apple)"}
     st.selectbox(
         _("Device"),
         _devices(),

@@ -10,7 +10,6 @@ import streamlit as st
 from attention_core.analysis.reading import ReadMap, read_map
 from attention_core.figures.palette import Palette
 from attention_core.figures.panels import Panel
-from attention_core.figures.tiles import pooled
 from attention_core.layer.attention import AttentionSteps
 from pages.ui.explore_run import Explored
 from pages.ui.stages import array, panel
@@ -19,12 +18,10 @@ from pages.ui.text import _
 if TYPE_CHECKING:
     from attention_core.extract.trace import Trace
 
-EXACT = 128
+EXACT = 64
 """Rows and columns up to which a map is sent cell by cell."""
-SPAN = 48
+SPAN = 32
 """Rows and columns of the window into a longer map."""
-POOLED = 64
-"""Rows and columns of a longer map as a whole, each the largest of a block."""
 KEY_ROWS = ("key", "value")
 MAPS = ("scores", "masked_scores", "weights")
 
@@ -145,30 +142,6 @@ def read_panel(
         title=title or None,
     )
     return replace(made, key=key)
-
-
-def whole_panel(read: ReadMap, palette: Palette, key: str = "whole", top: float | None = None) -> Panel:
-    """All of a long map, each cell the largest of a block; a click on it moves the window."""
-    values = array(read.weights)[None]
-    visible = np.ones(values.shape, bool) if read.visible is None else read.visible.cpu().numpy()[None]
-    small, seen = pooled(values, visible, POOLED)
-    rows, columns = (-(-n // POOLED) for n in values.shape[1:])
-    made = panel(
-        "weights",
-        small[0],
-        palette,
-        row_labels=[str(n * rows) for n in range(small.shape[1])],
-        column_labels=[str(n * columns) for n in range(small.shape[2])],
-        hidden=~seen[0],
-        limits=None if top is None else (0.0, top or 1.0),
-        title=_("A  Whole map, largest of {rows} × {columns}").format(rows=rows, columns=columns),
-    )
-    return replace(made, key=key)
-
-
-def block_of(rows: int, columns: int) -> tuple[int, int]:
-    """How many rows and columns one cell of the whole map stands for."""
-    return -(-rows // POOLED), -(-columns // POOLED)
 
 
 def windowed(steps: AttentionSteps, window: Window) -> AttentionSteps:

@@ -8,11 +8,11 @@ import streamlit as st
 from attention_core.errors import AttentionError
 from pages.ui.explore_controls import Places, fill, missing_sentence
 from pages.ui.explore_export import show_export
-from pages.ui.explore_head import EXACT, Head, head_of, reading_names, reading_title
+from pages.ui.explore_head import EXACT, Head, head_of, reading_names
 from pages.ui.explore_painted import show_painted
 from pages.ui.explore_run import Explored, explored, model_key, opened_model
 from pages.ui.explore_settings import KINDS, SETTINGS, clamp
-from pages.ui.explore_views import Table, show_all, show_lines, show_norms, show_one, show_table, show_two
+from pages.ui.explore_views import Table, show_all, show_lines, show_norms, show_numbers, show_one, show_two
 from pages.ui.layout import SCALES, show_error
 from pages.ui.page_tools import page_tools
 from pages.ui.text import _, verbatim
@@ -41,7 +41,7 @@ def show_page(page: str, ignored: list[str], places: Places) -> None:
     head = _head(first)
     table = _view(head, None if second is None else second)
     if state["as_table"]:
-        show_table(table)
+        show_numbers(table)
     with export:
         show_export(head, table)
 
@@ -196,6 +196,3 @@ def _view(head: Head, second: Explored | None) -> Table:
     if second is not None:
         return show_two(head, _head(second))
     return views[state["show"]](head)
-
-
-__all__ = ["reading_title", "show_page"]

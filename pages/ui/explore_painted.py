@@ -131,4 +131,5 @@ _STYLE = """<style>
 .painted { padding: .5rem .9rem .8rem; border: 1px solid rgba(128,128,128,.22); border-radius: 8px; margin-bottom: .8rem; }
 .painted p { margin: 0 0 .2rem; font-size: .8rem; opacity: .65; }
 .painted div { font-size: 1.06rem; }
+.st-key-painted_tokens code { color: inherit; background: none; font-family: inherit; font-size: inherit; padding: 0; }
 </style>"""

@@ -7,7 +7,7 @@ import streamlit as st
 
 from attention_core.errors import AttentionError
 from pages.ui import cache
-from pages.ui.explore_settings import LISTED, OWN, model_name
+from pages.ui.explore_settings import LISTED, model_name
 from pages.ui.layout import show_error
 from pages.ui.text import _, error_text, verbatim
 
@@ -155,23 +155,18 @@ def fitted(model: "LoadedModel", text: str, side: str, said: list[str]) -> str:
 
 
 def model_choices() -> dict[str, str]:
-    """What the model select box offers: name -> label with size and whether it is on this machine."""
-    there = _on_this_machine()
+    """What the model select box offers: name -> label with its size and, for those of the hub, whether it is here."""
+    there = on_this_machine()
     labels = {}
     for name, size in LISTED.items():
-        if name == "embedded":
-            labels[name] = _("Embedded ({size}, always here)").format(size=readable_megabytes(size))
-        elif name in there:
-            labels[name] = _("{name} ({size}, here)").format(name=name, size=readable_megabytes(there[name] / 1e6))
-        else:
-            labels[name] = _("{name} ({size} to download)").format(name=name, size=readable_megabytes(size))
-    labels |= {"folder": _("A folder on this machine"), "hub": _("Another model of the hub")}
-    assert set(labels) == {*LISTED, *OWN}
-    return labels
+        here = name == "embedded" or name in there
+        title = _("Embedded") if name == "embedded" else name
+        labels[name] = f"{title} · {readable_megabytes(there.get(name, size * 1e6) / 1e6)}{' ✓' if here else ''}"
+    return labels | {"folder": _("A folder on this machine"), "hub": _("Another model of the hub")}
 
 
 @st.cache_data(ttl=10, show_spinner=False)
-def _on_this_machine() -> dict[str, int]:
+def on_this_machine() -> dict[str, int]:
     """Bytes of the listed models that are in the cache."""
     from attention_core.extract import hub
 

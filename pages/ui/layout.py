@@ -18,6 +18,7 @@ MENU = {
     "start": ("app.py", lambda: _("Start"), ":material/home:"),
     "build": ("pages/build.py", lambda: _("Build"), ":material/tune:"),
     "explore": ("pages/explore.py", lambda: _("Explore"), ":material/travel_explore:"),
+    "compare": ("pages/compare.py", lambda: _("Compare"), ":material/compare:"),
 }
 
 SCALES = ("ink", "cividis", "viridis")
@@ -83,7 +84,7 @@ def show_figure(figure, key: str, alt: str, on_click: Callable | None = None, *,
         # A saved picture stands on its own page.
         figure.layout.paper_bgcolor = current_palette().page
         config = FIGURE_CONFIG | {
-            "displayModeBar": True,
+            "displayModeBar": "hover",
             "displaylogo": False,
             "modeBarButtons": [["toImage"]],
             "toImageButtonOptions": {"format": picture, "filename": key, "scale": 2 if picture == "png" else 1},
