@@ -37,7 +37,7 @@ def shown(token: object, longest: int | None = None) -> str:
 def text_width(label: str, size: float = 11) -> float:
     """About how wide an unescaped label is, in px, at a font size in px."""
     wide = sum(east_asian_width(letter) in "WF" for letter in label)
-    return size * (0.58 * (len(label) - wide) + 1.0 * wide)
+    return size * (0.54 * (len(label) - wide) + 1.0 * wide)
 
 
 def positions(count: int, room: float, keep: Iterable[int] = ()) -> list[int]:
