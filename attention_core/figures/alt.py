@@ -11,8 +11,8 @@ WORDS = {
     "panel": "{title}: {rows} rows ({row_title}) by {columns} columns ({column_title}), from {low} to {high}; "
     "the largest value is {high} at {row_title} {row}, {column_title} {column}.",
     "nothing": "{title}: {rows} rows ({row_title}) by {columns} columns ({column_title}), no cell with a value.",
-    "masked": "{count} cells are masked.",
-    "not_finite": "{count} cells are not numbers.",
+    "masked": "Masked cells: {count}.",
+    "not_finite": "Cells that are not numbers: {count}.",
     "tiles": "{tiles} maps of {rows} rows by {columns} columns; the largest value is {high} in {name}.",
     "row": "row",
     "column": "column",

@@ -42,6 +42,9 @@ def panels_figure(
 ) -> go.Figure:
     """All panels of a grid in one figure.
 
+    Every value is sent (4 bytes and a third a cell); a map of more than about 256 tokens is for
+    :func:`~attention_core.figures.overview.overview_figure`, with a window of it here.
+
     Args:
         grid: rows of panels; None leaves a place empty. Panels with the row labels of their left neighbour share them.
         palette: the colours.

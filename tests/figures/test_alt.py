@@ -13,7 +13,7 @@ def test_a_panel_in_words():
     panel = Panel("w", VALUES, "Weights", "", ["<s>", "the"], ["a", "b", "c"], "query", "key", hidden=HIDDEN)
     assert describe(panel) == (
         "Weights: 2 rows (query) by 3 columns (key), from 0.1 to 0.75; the largest value is 0.75 at query 1 (the), key 0 (a). "
-        "1 cells are masked. 1 cells are not numbers."
+        "Masked cells: 1. Cells that are not numbers: 1."
     )
 
 
@@ -22,7 +22,7 @@ def test_a_panel_without_labels_or_values():
         "q: 1 rows (row) by 2 columns (column), from -2 to 1; the largest value is 1 at row 0, column 0."
     )
     nothing = Panel("q", np.zeros((1, 2)), hidden=np.ones((1, 2), bool))
-    assert describe(nothing) == "q: 1 rows (row) by 2 columns (column), no cell with a value. 2 cells are masked."
+    assert describe(nothing) == "q: 1 rows (row) by 2 columns (column), no cell with a value. Masked cells: 2."
 
 
 def test_words_can_be_translated_and_grids_told():
