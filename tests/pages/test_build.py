@@ -142,7 +142,7 @@ def test_all_heads_stand_in_one_picture(build):
     assert [name for name, _ in clicks["customdata"]] == [f"head {h}" for h in range(8)]
     first = image["source"]
     page.set("selectbox", "tiles", "scores").fine()
-    assert [t for t in page.figure["data"] if t["type"] == "image"][0]["source"] != first
+    assert next(t for t in page.figure["data"] if t["type"] == "image")["source"] != first
     assert page.query["tiles"] == "scores"
 
 
