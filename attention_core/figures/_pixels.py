@@ -69,7 +69,7 @@ def encoded(picture: np.ndarray, colourscale: Colourscale, palette: Palette) -> 
     image = Image.fromarray(np.ascontiguousarray(picture))
     image.putpalette([*colours.ravel().tolist(), 128, 128, 128, *rgb(palette.page)])
     file = io.BytesIO()
-    image.save(file, "PNG", transparency=bytes([255] * LEVELS + [56, 0]), compress_level=6)
+    image.save(file, "PNG", transparency=bytes([255] * LEVELS + [46, 0]), compress_level=6)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 

@@ -52,7 +52,7 @@ def positions(count: int, room: float, keep: Iterable[int] = ()) -> list[int]:
     kept = sorted({index for index in keep if 0 <= index < count})
     if step == 1 or not kept:
         return list(range(0, count, step))
-    near = (step + 1) // 2
+    near = -(-count // max(int(room), 1))
     return sorted({*kept, *(i for i in range(0, count, step) if all(abs(i - k) >= near for k in kept))})
 
 

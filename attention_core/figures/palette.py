@@ -34,7 +34,7 @@ _THEMES = {
         "muted": "#949BAD",
         "accent": "#9D8CFF",
         "hairline": "#343A48",
-        "masked": "rgba(150,150,150,0.22)",
+        "masked": "rgba(150,150,150,0.16)",
         "query": "#7FB0FF",
         "key": "#F0A64A",
         "value": "#5CCFAE",
