@@ -27,13 +27,19 @@ COLOUR_SCALE: Setting = choice("colours", "ink", SCALES)
 # No toolbar over the figures: a click means a cell, and the picture has its own export.
 FIGURE_CONFIG = {"displayModeBar": False, "doubleClick": False, "scrollZoom": False}
 
+# Drawn here: Streamlit fetches a Material page icon from an outside host.
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16" fill="#7866D7">'
+    '<path d="M1 1h4v4H1z M1 6h4v4H1z M6 6h4v4H6z M1 11h4v4H1z M6 11h4v4H6z M11 11h4v4h-4z"/></svg>'
+)
+
 _freeze_lock = threading.Lock()
 _frozen_modules = 0
 
 
 def begin_page(page: str, title: str) -> None:
     """Sets the page up and draws the menu. Call it first."""
-    st.set_page_config(page_title=f"{title} · Attention", page_icon=":material/grid_on:", layout="wide")
+    st.set_page_config(page_title=f"{title} · Attention", page_icon=_ICON, layout="wide")
     st.html(_STYLE)
     with st.sidebar, st.container(gap=None, key="menu"):
         for path, label, icon in MENU.values():
