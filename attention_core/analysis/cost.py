@@ -22,7 +22,7 @@ class LayerCost:
         hidden_multiply_adds: those of scores and context that are spent on cells which the mask hides: the layer computes
             all cells.
         bytes: what each intermediate holds: "query", "key", "value", "scores", "weights", "context", "output".
-        chunked_bytes: what scores and weights hold at any one time where the layer's output alone is asked for:
+        chunked_bytes: what scores and weights hold at most, at any one time, where the layer's output alone is asked for:
             texts, heads and queries are then taken in chunks.
     """
 
