@@ -359,7 +359,7 @@ def test_settings_stay_over_a_page_switch():
         "least": 9,
         "reading": ["special"],
     }
-    assert page.app.query_params["least"] == ["9"]
+    assert page.app.query_params["least"] == "9"
 
 
 def test_a_hostile_link_falls_back_and_says_so():
@@ -411,7 +411,8 @@ def test_a_folder_opens_and_what_is_not_there_is_said(folder):
         result = model(**tokenizer(SHORT, return_tensors="pt"), output_attentions=True, use_cache=False)
     (found,) = page.panels("detail").values()
     assert np.abs(found["z"] - result.cross_attentions[0][0, 1].numpy()).max() < 1e-5
-    page.set(kind="encoder", layer=1, h=3)
+    # One after the other: AppTest knows the options of the last run only.
+    page.set(kind="encoder").set(layer=1, h=3)
     (found,) = page.panels("detail").values()
     assert np.abs(found["z"] - result.encoder_attentions[1][0, 3].numpy()).max() < 1e-5
     names = [cell[0] for cell in page.figure("overview")["data"][1]["customdata"]]
@@ -475,7 +476,7 @@ def test_a_link_downloads_nothing_by_itself(tmp_path, monkeypatch):
     assert page.app.button(key="download_model")
 
 
-@pytest.mark.parametrize("name", ["", "/nowhere/at/all", "../..", "a b", "x" * 300])
+@pytest.mark.parametrize("name", ["", "/nowhere/at/all", "../..", "a b", "x" * 300, "/" + "x" * 300])
 def test_a_name_that_is_no_model_is_a_sentence(name):
     page = ExplorePage({"model": "folder", "name": name, "source": SHORT}).fine()
     assert len(page.errors) == (1 if name else 0)
@@ -489,4 +490,5 @@ def test_the_exported_python_gives_the_numbers_of_the_page():
     exec(compile(code, "view", "exec"), names)
     (found,) = page.panels("detail").values()
     weights = names["head"].weights[0, 0].numpy()
-    assert np.array_equal(np.nan_to_num(found["z"]), weights)
+    # The same to rounding: this process may run on another number of threads than the page does.
+    assert np.abs(np.nan_to_num(found["z"]) - weights).max() < 1e-6
