@@ -90,7 +90,8 @@ def check_folder(folder: Path) -> dict:
     Raises:
         AttentionError: no folder, no config.json, no tokenizer.json, a tokenizer or model that comes with its own code.
     """
-    if not folder.is_dir():
+    # os.path answers False where a name is too long to be one, Path.is_dir raises.
+    if not os.path.isdir(folder):
         raise AttentionError("{folder} is not a folder", folder=folder)
     if not (folder / "config.json").is_file():
         raise AttentionError("{folder} is not a model: it has no config.json", folder=folder)

@@ -164,7 +164,7 @@ def load_model(
                 "the embedded model is not in this copy of the project ({folder} has no config.json)", folder=EMBEDDED
             )
         return _from_folder(EMBEDDED, "embedded", "embedded", None, device, dtype)
-    if isinstance(source, Path) or os.path.isabs(source) or (source and Path(source).is_dir()):
+    if isinstance(source, Path) or os.path.isabs(source) or os.path.isdir(source):
         return _from_folder(Path(source), str(source), "folder", None, device, dtype)
     folder = hub.folder_of(
         source, revision, lambda folder, weights: _check(folder, weights, source, device, dtype), on_progress
