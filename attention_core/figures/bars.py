@@ -59,7 +59,7 @@ def bars_figure(
         "y": positions,
         "width": 0.62,
         "marker": {"color": colour, "opacity": np.where(strong, 1.0, 0.45).astype(np.float32), "line": {"width": 0}},
-        "customdata": np.array(_hover(names, values, before)).reshape(-1, 2),
+        "customdata": np.array(_hover(names, values, before)),
         "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
     }
     # The number stands beyond the bar and beyond the tick of the value before.

@@ -27,15 +27,20 @@ def array(packed):
 
 
 def test_a_pixel_is_the_maximum_of_the_cells_that_it_covers():
-    values = rng.uniform(size=(600, 130))
+    values = rng.uniform(size=(600, 1000))
     fig = overview_figure(values, palette=LIGHT)
     pixels, trace = entries(fig), fig.data[0]
-    assert pixels.shape == (200, 130)
-    for r, c in [(0, 0), (7, 100), (199, 129)]:
-        middle, half = trace.y0 + r * trace.dy, trace.dy / 2
-        rows = slice(round(middle - half + 0.5), round(middle + half + 0.5))
-        assert pixels[r, c] == np.rint(253 * values[rows, round(trace.x0 + c * trace.dx)].max())
-    assert list(fig.layout.yaxis.range) == [599.5, -0.5] and list(fig.layout.xaxis.range) == [-0.5, 129.5]
+    assert pixels.shape == (200, 250)
+
+    def covered(first, step, number):
+        middle = first + number * step
+        return slice(round(middle - step / 2 + 0.5), round(middle + step / 2 + 0.5))
+
+    for r, c in [(0, 0), (7, 100), (199, 249)]:
+        block = values[covered(trace.y0, trace.dy, r), covered(trace.x0, trace.dx, c)]
+        assert block.shape == (3, 4)
+        assert pixels[r, c] == np.rint(253 * block.max())
+    assert list(fig.layout.yaxis.range) == [599.5, -0.5] and list(fig.layout.xaxis.range) == [-0.5, 999.5]
 
 
 def test_a_small_map_is_not_pooled():

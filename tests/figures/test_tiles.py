@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 
 import numpy as np
 import plotly.graph_objects as go
@@ -43,7 +44,7 @@ def tile(fig, number, shape, columns=3):
     rows, cols = shape
     out = np.empty(shape, dtype=int)
     pitch_x, pitch_y = 1 / trace["dx"], 1 / trace["dy"]
-    half_x, half_y = -trace["x0"] + 0.5 * trace["dx"], -trace["y0"] + 0.5 * trace["dy"]
+    half_x, half_y = map(float, re.match(r"M-([\d.]+),-([\d.]+)H", fig.layout.shapes[0].path).groups())  # the frame
     for r in range(rows):
         for c in range(cols):
             x = number % columns - half_x + (c + 0.5) / cols * 2 * half_x
@@ -155,6 +156,7 @@ def test_names_are_escaped_and_hover_names_the_largest_weight():
         words={"largest": "max"},
     )
     assert fig.data[1].customdata.tolist() == [["&lt;b&gt;", "max 0.756"], ["b", ""]]
+    assert draw(maps).data[1].customdata[0].tolist() == ["head 0", "largest 0.756"]
     assert fig.layout.yaxis.ticktext == ("&lt;s&gt;",)
     assert fig.layout.xaxis.ticktext == ("head 0", "&amp;")
 
