@@ -103,10 +103,12 @@ def test_case_11_no_nan_in_any_gradient(hidden, device):
     tensors = [x.requires_grad_() for x in inputs(device)]
     mask = mask_without_empty_rows(BATCH, 1, QUERY_LEN, KEY_LEN, device=device)
     mask[{"one row": (0, 0, 1), "all rows": ..., "a whole text": 1}[hidden]] = False
+    # Nor inside: anomaly detection looks at the gradient of every operation.
     for used in (lambda steps: steps.context, lambda steps: steps.context[:, :, 0], lambda steps: steps.weights):
-        grads = torch.autograd.grad(
-            used(attention_steps(*tensors, mask)).square().sum(), tensors, allow_unused=True, materialize_grads=True
-        )
+        with torch.autograd.set_detect_anomaly(True):
+            grads = torch.autograd.grad(
+                used(attention_steps(*tensors, mask)).square().sum(), tensors, allow_unused=True, materialize_grads=True
+            )
         assert all(grad.isfinite().all() for grad in grads)
 
 
