@@ -67,6 +67,7 @@ def test_writing_reads_on_every_background(theme, scale):
 def test_contrast_is_that_of_wcag():
     assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
     assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
+    assert contrast((8, 8, 8), (0, 0, 0)) == pytest.approx((8 / 255 / 12.92 + 0.05) / 0.05)
 
 
 def test_selected_tokens_are_outlined_and_underlined():

@@ -45,6 +45,8 @@ def tile(fig, number, shape, columns=3):
     out = np.empty(shape, dtype=int)
     pitch_x, pitch_y = 1 / trace["dx"], 1 / trace["dy"]
     half_x, half_y = map(float, re.match(r"M-([\d.]+),-([\d.]+)H", fig.layout.shapes[0].path).groups())  # the frame
+    edges = (trace["x0"] - trace["dx"] / 2, trace["y0"] - trace["dy"] / 2)
+    assert edges == pytest.approx((-half_x, -half_y), abs=1e-4)
     for r in range(rows):
         for c in range(cols):
             x = number % columns - half_x + (c + 0.5) / cols * 2 * half_x
