@@ -1,7 +1,10 @@
 """What differs from family to family of models, in tables: where projections are, and how many positions there are."""
 
+import copy
 import inspect
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import AttentionError
@@ -17,6 +20,8 @@ _QKV = (
 # The output projection: in the module, or (BERT's kind) in the module around it.
 _OUT = ("out_proj", "out_lin", "o_proj", "o", "dense", "c_proj")
 _OUTSIDE = "output.dense"
+# Narrower projections are computed whole (cut_to_heads).
+_CUT_FROM = 512
 
 
 def out_projection(model: nn.Module, name: str) -> nn.Module | None:
@@ -38,16 +43,13 @@ def projections(model: nn.Module, name: str, num_heads: int, query_input: Tensor
         AttentionError: a family whose projections are not separate linear layers of a known name.
     """
     module = model.get_submodule(name)
-    for names in _QKV:
-        linears = [getattr(module, part, None) for part in names]
-        if all(isinstance(linear, nn.Linear) for linear in linears):
-            break
-    else:
+    names = _qkv_names(module)
+    if names is None:
         raise AttentionError(
             "the projections of {module} are not known here: only its attention can be shown",
             module=type(module).__name__,
         )
-    query, key, value = linears
+    query, key, value = (getattr(module, part) for part in names)
     if key.out_features != query.out_features:
         raise AttentionError(
             "several heads of {module} share one key and value: its projections cannot be cut into heads",
@@ -68,6 +70,53 @@ def projections(model: nn.Module, name: str, num_heads: int, query_input: Tensor
         out_weight=out.weight.detach() if isinstance(out, nn.Linear) else None,
         out_bias=_detached(out.bias) if isinstance(out, nn.Linear) else None,
     )
+
+
+def cut_to_heads(module: nn.Module, heads: list[int]) -> nn.Module | None:
+    """A shallow copy of an attention module that projects the named heads only; None where all must be projected.
+
+    That is where the projections are not known, where heads share keys or anything else in the module is learned, and at
+    small widths: there a product with fewer columns rounds differently, and costs nothing anyway. The module itself is left
+    as it is.
+    """
+    names = _qkv_names(module)
+    if names is None or module._parameters or module._buffers:
+        return None
+    known = {*names, *_OUT}
+    if any(name not in known for name, child in module.named_children() if not isinstance(child, nn.Dropout)):
+        return None
+    linears = [getattr(module, part) for part in names]
+    head_dim = getattr(module, "head_dim", getattr(module, "attention_head_size", None))
+    width = linears[0].out_features
+    if head_dim is None or width < _CUT_FROM or any(linear.out_features != width for linear in linears):
+        return None
+    cut = copy.copy(module)
+    cut._modules = dict(module._modules)
+    rows = torch.cat([torch.arange(head * head_dim, (head + 1) * head_dim) for head in heads])
+    if heads == list(range(heads[0], heads[-1] + 1)):
+        rows = slice(heads[0] * head_dim, (heads[-1] + 1) * head_dim)
+    for part, linear in zip(names, linears):
+        cut._modules[part] = _Rows(linear, rows)
+    return cut
+
+
+class _Rows(nn.Module):
+    """Some rows of a linear layer, that is, some of its outputs."""
+
+    def __init__(self, linear: nn.Linear, rows: slice | Tensor) -> None:
+        super().__init__()
+        self.rows_weight = linear.weight.detach()[rows]
+        self.rows_bias = None if linear.bias is None else linear.bias.detach()[rows]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.rows_weight, self.rows_bias)
+
+
+def _qkv_names(module: nn.Module) -> tuple[str, str, str] | None:
+    for names in _QKV:
+        if all(isinstance(getattr(module, part, None), nn.Linear) for part in names):
+            return names
+    return None
 
 
 def attention_inputs(module: nn.Module, args: tuple, kwargs: dict) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,12 @@
 """What a trace does inside a model: keep the inputs of its attention modules, and call one of them again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import AttentionError
+from . import families
 from .registry import Call
 from .session import Session, opened
 
@@ -56,14 +57,22 @@ class _Seen(Exception):
     pass
 
 
-def replayed(modules: dict[str, nn.Module], record: Record) -> Call:
-    """The call of the attention function that a recorded module makes: all heads' query, key, value, and the mask."""
-    session = Replay(modules)
+def replayed(modules: dict[str, nn.Module], record: Record, heads: list[int] | None = None) -> Call:
+    """The call of the attention function that a recorded module makes: all heads' query, key, value, and the mask.
+
+    Args:
+        modules: of the model.
+        record: what the module was called with.
+        heads: cut the projections to these heads where the module's family allows it; None = project all.
+    """
+    module = modules[record.name]
+    cut = None if heads is None else families.cut_to_heads(module, heads)
+    session = Replay(modules if cut is None else {record.name: cut})
     with torch.no_grad(), opened(session):
         try:
-            modules[record.name](*record.args, **record.kwargs)
+            (module if cut is None else cut)(*record.args, **record.kwargs)
         except _Seen:
             pass
     if session.call is None:
         raise AttentionError("{name} did not call the attention function when it was replayed", name=record.name)
-    return session.call
+    return replace(session.call, is_cut=cut is not None)

@@ -35,7 +35,8 @@ class Call:
     """One call of the attention function, as the library makes it.
 
     query: (batch, heads, query_len, head_dim); key, value: (batch, key_heads, key_len, head_dim);
-    attention_mask: what the library made of the mask; options: every other keyword.
+    attention_mask: what the library made of the mask; options: every other keyword; is_cut: whether query, key and value
+    hold only the heads that ``steps`` will be asked for (mask and options hold all).
     """
 
     module: nn.Module
@@ -47,6 +48,7 @@ class Call:
     scaling: float | None
     is_causal: bool | None
     options: dict
+    is_cut: bool = False
 
     def fused(self) -> Tensor:
         """The library's own fused attention: (batch, query_len, heads, head_dim)."""
@@ -66,12 +68,13 @@ class Call:
     def steps(self, heads: list[int] | None = None) -> AttentionSteps:
         """Every stage of this attention, for the named heads only (None = all)."""
         self._refuse_unknown()
-        key, value = self.key, self.value
-        groups = self.query.shape[1] // key.shape[1]
+        query, key, value = self.query, self.key, self.value
+        groups = query.shape[1] // key.shape[1]
         if groups > 1:  # several heads share one key and value
             key, value = repeat_kv(key, groups), repeat_kv(value, groups)
         mask, bias = self.mask(), self.options.get("position_bias")
-        query, key, value = (_chosen(x, heads) for x in (self.query, key, value))
+        if not self.is_cut:
+            query, key, value = (_chosen(x, heads) for x in (query, key, value))
         return attention_steps(query, key, value, _chosen(mask, heads), self.scaling, bias=_chosen(bias, heads))
 
     def of_text(self, text: int) -> "Call":

@@ -122,7 +122,7 @@ class Trace:
         site, _ = self._record(kind, layer)
         heads = None if heads is None else self._checked_heads(heads, site)
         with torch.no_grad():
-            call = self._call(kind, layer)
+            call = self._call(kind, layer, None if self.exact else heads)
             # How a product of fewer heads rounds depends on its memory layout; bit-equality needs the whole product.
             steps = of_heads(call.steps(), heads) if self.exact else call.steps(heads)
             out = families.out_projection(self.model.module, site.name) if heads is None else None
@@ -170,8 +170,8 @@ class Trace:
         with torch.no_grad():
             return _from_hidden(self.model, self._hidden[:, rows])
 
-    def _call(self, kind: str, layer: int) -> Call:
-        return replayed(self.model.modules, self._record(kind, layer)[1])
+    def _call(self, kind: str, layer: int, heads: list[int] | None = None) -> Call:
+        return replayed(self.model.modules, self._record(kind, layer)[1], heads)
 
     def _record(self, kind: str, layer: int) -> tuple[Site, Record]:
         self._check_kind(kind)

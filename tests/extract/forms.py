@@ -67,6 +67,12 @@ FORMS = (
 BY_NAME = {form.name: form for form in FORMS}
 
 
+def changed(name: str, **settings) -> Form:
+    """A form with other settings."""
+    form = BY_NAME[name]
+    return Form(f"{name}_changed", form.model, form.config, form.settings | settings, form.layers)
+
+
 def built(form: Form, seed: int = 0) -> torch.nn.Module:
     """A model of this form with weights large enough that its attention is far from uniform."""
     torch.manual_seed(seed)

@@ -142,17 +142,50 @@ def test_a_left_padded_decoder_is_equal_on_its_visible_rows(pairs):
     assert compared == 2 * 2 * 2
 
 
-def test_maps_equal_the_library_at_a_length_where_products_are_split(pairs):
-    form = forms.BY_NAME["bart_unequal"]
-    torch.manual_seed(3)
-    folder_model = forms.built(
-        forms.Form("long", form.model, form.config, form.settings | {"max_position_embeddings": 320}, form.layers)
-    )
+def eager_twin(model: torch.nn.Module) -> torch.nn.Module:
+    """The same weights under the library's eager attention."""
+    twin = type(model)(model.config)
+    twin.load_state_dict(model.state_dict())
+    twin.set_attn_implementation("eager")
+    return twin.eval()
+
+
+def test_maps_equal_the_library_at_a_length_where_products_are_split():
+    ours = forms.built(forms.changed("bart_unequal", max_position_embeddings=320))
     source, target = torch.randint(5, 60, (1, 307)), torch.randint(5, 60, (1, 211))
-    eager = transformers.BartForConditionalGeneration(folder_model.config)
-    eager.load_state_dict(folder_model.state_dict())
-    eager.set_attn_implementation("eager")
-    maps = forms.eager_maps(eager.eval(), {"input_ids": source, "decoder_input_ids": target, "use_cache": False})
-    model = load_model(folder_model)
+    maps = forms.eager_maps(eager_twin(ours), {"input_ids": source, "decoder_input_ids": target, "use_cache": False})
+    model = load_model(ours)
     assert max(differences(trace(model, source, target=target, exact=True), maps)) == 0.0
     assert max(differences(trace(model, source, target=target), maps)) <= 1e-5
+
+
+WIDE = {
+    "bart": {"d_model": 512, "encoder_attention_heads": 8, "decoder_attention_heads": 4},
+    "bert": {"hidden_size": 520, "num_attention_heads": 4},
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_projections_are_cut_to_the_heads_and_the_module_is_left_alone(name):
+    ours = forms.built(forms.changed(name, **WIDE[name]))
+    with torch.no_grad():
+        for parameter in ours.parameters():  # weights of a narrow model would saturate a wide one
+            parameter.mul_(0.25)
+    form = forms.BY_NAME[name]
+    library, inputs = fed(form, "right padding")
+    maps = forms.eager_maps(eager_twin(ours), library)
+    before = {name: x.clone() for name, x in ours.state_dict().items()}
+    model = load_model(ours)
+    run = trace(model, **inputs)
+    for kind, layers in maps.items():
+        for layer, expected in enumerate(layers):
+            call = run._call(kind, layer, [1])
+            assert call.is_cut and call.query.shape[1] == 1
+            whole = run.steps(kind, layer)
+            for heads in ([1], [0, 3], [2, 3]):
+                steps = run.steps(kind, layer, heads)
+                assert (steps.weights - expected[:, heads]).abs().max() <= 1e-5
+                assert torch.allclose(steps.value, whole.value[:, heads], atol=1e-5)
+                assert torch.allclose(steps.context, whole.context[:, heads], atol=1e-5)
+    assert trace(model, **inputs, exact=True).steps(kind, 0, [1]).weights.equal(maps[kind][0][:, [1]])
+    assert all(torch.equal(x, before[name]) for name, x in ours.state_dict().items())
