@@ -44,8 +44,8 @@ class Sides:
     columns: Sequence[str]
 
 
-def side_by_side(sides: Sides, key: str) -> tuple[MapComparison, Table]:
-    """Draws both maps, their difference and the divergence of each row; gives the numbers."""
+def side_by_side(sides: Sides, key: str, *, rows: bool = True) -> tuple[MapComparison, Table]:
+    """Draws both maps, their difference and, where ``rows`` are asked for, how far each row moved; gives the numbers."""
     compared = compare_maps(sides.first, sides.second, sides.first_mask, sides.second_mask)
     shape = sides.first.shape[-2:]
     window = window_of(*shape)
@@ -53,7 +53,7 @@ def side_by_side(sides: Sides, key: str) -> tuple[MapComparison, Table]:
         _show_wholes(sides, key, window)
     show_panels([_panels(sides, compared, window)], key, window, width=WIDE)
     difference = array(compared.difference[0, 0])
-    with st.container(key=f"{key}_rows"):
+    if rows:
         _rows(sides, compared, window, key)
     return compared, Table(_("difference"), difference, list(sides.rows), list(sides.columns))
 

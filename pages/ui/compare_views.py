@@ -28,7 +28,7 @@ def show_proof(place: Place, head: int) -> Table:
     icon = ":material/check_circle:" if equality.equal else ":material/error:"
     (st.success if equality.equal else st.warning)(compare_words.verdict(equality), icon=icon)
     names, first = compare_words.verdict_names(), equality.first
-    left, right = (st.container(), st.container()) if narrow() else st.columns([3, 2], gap="large")
+    left, right = (st.container(), st.container()) if narrow() else st.columns([6, 7], gap="large")
     with left:
         rows = [
             (
@@ -41,7 +41,7 @@ def show_proof(place: Place, head: int) -> Table:
             for s in equality.stages
         ]
         strong = None if first is None else [s.stage for s in equality.stages].index(first.stage)
-        header = (_("stage"), _("largest difference"), _("relative"), _("of what rounding allows"), _("verdict"))
+        header = (_("stage"), _("largest difference"), _("relative"), _("of the allowed"), _("verdict"))
         show_table(header, rows, strong=strong)
     with right:
         st.caption(
@@ -60,7 +60,7 @@ def show_proof(place: Place, head: int) -> Table:
             )
         )
     sides = _sides(proof.ours, proof.theirs, head, head, (_("From scratch"), _("The model")), place)
-    _compared, table = side_by_side(sides, "proof")
+    _compared, table = side_by_side(sides, "proof", rows=False)
     _whole_model(place.explored)
     return table
 

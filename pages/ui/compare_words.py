@@ -15,7 +15,7 @@ from pages.ui.text import _, verbatim
 
 def verdict_names() -> dict[str, str]:
     """Verdicts on a stage."""
-    return {"bit-equal": _("equal to the last bit"), "equal": _("equal within rounding"), "differs": _("differs")}
+    return {"bit-equal": _("bit-equal"), "equal": _("equal"), "differs": _("differs")}
 
 
 def verdict(equality: Equality) -> str:

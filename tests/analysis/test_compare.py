@@ -67,6 +67,7 @@ def test_a_comparison_head_by_head():
             row_divergence(first[b, head, i], second[b, head, i]) for b in range(BATCH) for i in range(1, QUERY_LEN)
         ]
         assert compared.mean_divergence[head].item() == pytest.approx(float(torch.stack(rows).mean()), rel=1e-5)
+    np.testing.assert_allclose(compared.correlation, correlation(first, second, mask))
     assert compared.entropy[:, :, 0].isnan().all()
     assert ((compared.mean_entropy > 0) & (compared.mean_entropy < 1)).all()
 

@@ -213,6 +213,7 @@ def test_another_order_of_summation_is_equal(seed, size, dtype):
         )  # fmt: skip
         equality = compare_steps(steps, layer.steps(query, key, mask=mask), layer.projections(query, key))
     assert equality.equal, equality.first
+    assert not any(stage.outside for stage in equality.stages)
 
 
 def test_a_shared_projection_has_bounds_too():

@@ -1,0 +1,426 @@
+"""The Compare page through app.py: its numbers against the core's and plain torch's, its sentences, its links."""
+
+import base64
+import html
+import json
+import math
+import re
+from functools import cache as once
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from streamlit.testing.v1 import AppTest
+from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel, PreTrainedTokenizerFast
+
+from attention_core import load_model, trace
+from pages.ui import compare_settings, explore_settings, playground
+from pages.ui.compare_settings import SETTINGS, SHARED, THINGS
+from tests.extract.forms import byte_tokenizer, saved
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "price $x and y$ *now* :red[boo] ![i](http://e/x.png) <b>bold</b>"
+SHORT = "The king had a ring."
+EMBEDDED = ROOT / "attention_core" / "embedded" / "model.safetensors"
+pytestmark = pytest.mark.skipif(not EMBEDDED.is_file(), reason="the embedded model is not in this copy")
+
+
+class ComparePage:
+    """The page after its first run, opened by a link or with settings."""
+
+    def __init__(self, query: dict | None = None, **state) -> None:
+        self.app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=240)
+        self.app.query_params = dict(query or {})
+        for key, value in state.items():
+            self.app.session_state[key] = value
+        self.app.switch_page("pages/compare.py").run()
+
+    def set(self, **state) -> "ComparePage":
+        for key, value in state.items():
+            self.app.session_state[key] = value
+        self.app.run()
+        return self.fine()
+
+    def fine(self) -> "ComparePage":
+        assert not self.app.exception, self.app.exception[0].message
+        return self
+
+    def refused(self, *parts: str) -> "ComparePage":
+        self.fine()
+        assert len(self.errors) == 1
+        for part in parts:
+            assert part in self.errors[0], self.errors[0]
+        return self
+
+    def __getitem__(self, key: str):
+        return self.app.session_state[key]
+
+    @property
+    def errors(self) -> list[str]:
+        return [e.value for e in self.app.error]
+
+    @property
+    def words(self) -> str:
+        kinds = (self.app.success, self.app.warning, self.app.markdown, self.app.caption)
+        return "\n".join(element.value for kind in kinds for element in kind)
+
+    @property
+    def tables(self) -> list[list[list[str]]]:
+        """The small tables, as rows of texts, the header first."""
+        found = []
+        for element in self.app.get("html"):
+            body = element.proto.body
+            if "<table" in body:
+                lines = re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+                found.append([[html.unescape(c) for c in re.findall(r"<t[hd]>(.*?)</t[hd]>", row)] for row in lines])
+        return found
+
+    def table(self, *header: str) -> list[list[str]]:
+        """The one table whose header begins so."""
+        (found,) = [table for table in self.tables if tuple(table[0][: len(header)]) == header]
+        return found
+
+    @property
+    def charts(self) -> dict[str, dict]:
+        return {c.proto.id.split("-")[-1]: json.loads(c.proto.spec) for c in self.app.get("plotly_chart")}
+
+    def panels(self, chart: str) -> list[np.ndarray]:
+        """The maps of a chart, NaN where there is a gap."""
+        return [numbers(t["z"]) for t in self.charts[chart]["data"] if t["type"] == "heatmap"]
+
+    def limits(self, chart: str) -> list[tuple[float, float]]:
+        return [(t["zmin"], t["zmax"]) for t in self.charts[chart]["data"] if t["type"] == "heatmap"]
+
+
+def value(text: str) -> float:
+    """A number as the page writes it."""
+    return float(text.replace("−", "-"))
+
+
+def numbers(value) -> np.ndarray:
+    if isinstance(value, dict):
+        shape = [int(n) for n in str(value.get("shape", "-1")).split(",")]
+        return np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"]).reshape(shape)
+    return np.array(value, dtype=float)
+
+
+@once
+def recorded(source: str = explore_settings.DEFAULT_SOURCE):
+    """The run of the embedded model, traced apart from the page."""
+    return trace(load_model("embedded", device="cpu"), source)
+
+
+def weights(source: str = explore_settings.DEFAULT_SOURCE, kind="cross", layer=2, head=7) -> np.ndarray:
+    return recorded(source).steps(kind, layer, [head]).weights[0, 0].numpy()
+
+
+def test_the_first_view_is_a_finished_proof():
+    page = ComparePage().fine()
+    assert "**Equal.**" in page.app.success[0].value and not page.app.warning and not page.errors
+    rows = page.table("stage")
+    assert [row[0][0] for row in rows[1:]] == list("QKVSACO")
+    assert all(row[-1] in ("equal", "bit-equal") for row in rows[1:])
+    assert {row[0].split()[1]: row[-1] for row in rows[1:]}["Context"] == "equal"
+    ours, theirs, difference = page.panels("proof")
+    np.testing.assert_allclose(theirs, weights(), atol=1e-6)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    np.testing.assert_array_equal(difference, theirs - ours)
+    assert page.limits("proof")[:2] == [(0, 1), (0, 1)]
+    assert page.app.query_params == {}
+
+
+def test_every_attention_is_proved_on_the_page():
+    page = ComparePage(source=SHORT)
+    for kind in ("encoder", "decoder", "cross"):
+        for layer in range(3):
+            page.set(kind_a=kind, layer_a=layer, head_a=layer)
+            assert page.app.success[0].value.startswith("**Equal"), (kind, layer)
+
+
+def test_the_whole_model():
+    page = ComparePage(source=SHORT, whole_model=True).fine()
+    assert "9 attentions from scratch" in page.app.success[1].value and "Equal" in page.app.success[1].value
+    texts = [t.value for t in page.app.text]
+    assert len(texts) == 2 and texts[0] == texts[1] and len(texts[0]) > 5
+    table = page.table("token")
+    assert len(table) == 6 and all(row[1] == row[2] for row in table[1:])
+
+
+def test_each_change_and_its_words():
+    page = ComparePage(compare="change")
+    real = weights()
+    run = recorded()
+    scores = run.steps("cross", 2, [7]).scores[0, 0]
+    expected = {
+        "scale": torch.softmax(scores / math.sqrt(8), -1),
+        "temperature": torch.softmax(scores / 2, -1),
+    }
+    said = {
+        "scale": "0.0625 in place of 0.177", "temperature": "divides every score by 2", "mask": "within 2 positions",
+        "preset": "mean over the 8 heads of the real matrix's diagonal 32 × 32 blocks", "cut": "4 heads in place of 8",
+        "biases": "Without the bias of K", "weights": "in another order", "half": "11 binary digits",
+    }  # fmt: skip
+    for thing in THINGS:
+        page.set(thing=thing)
+        before, after, difference = page.panels("change")
+        np.testing.assert_allclose(before, real, atol=1e-6)
+        np.testing.assert_allclose(difference, np.nan_to_num(after) - before, atol=1e-6)
+        if thing in expected:
+            np.testing.assert_allclose(after, expected[thing], atol=1e-5)
+        assert said[thing] in page.words, thing
+        assert ("This head" in page.words) and "module's output" in page.words
+        low, high = page.limits("change")[2]
+        assert low == -high < 0
+    window = page.set(thing="mask").panels("change")[1]
+    rows, columns = np.indices(window.shape)
+    assert (np.isnan(window) == (abs(rows - columns) > 2)).all()
+    assert "stayed as sharp" in page.set(thing="biases", no_bias=["key"]).words
+    assert "did not move at all" in page.set(thing="preset", other_preset="bert").words
+    assert "0 everywhere" in page.words
+
+
+def test_random_weights_and_untrained():
+    page = ComparePage(compare="untrained").fine()
+    fresh, real, _difference = page.panels("untrained")
+    np.testing.assert_allclose(real, weights(), atol=1e-6)
+    other = page.set(other_seed=1).panels("untrained")[0]
+    assert not np.allclose(fresh, other)
+    assert "a new layer on the same input has" in page.words
+    patterns = page.table("pattern")
+    assert [row[0] for row in patterns[1:]] == ["first token"]
+    patterns = page.set(kind_a="encoder").table("pattern")
+    assert [row[0] for row in patterns[1:]] == ["first token", "previous token", "itself", "next token"]
+
+
+def test_the_same_head_on_both_sides():
+    """Case 22: both charts draw, the difference is 0 everywhere, the divergence 0."""
+    page = ComparePage(compare="heads", pair="heads", layer_b=2, head_b=7).fine()
+    first, second, difference = page.panels("pair_maps")
+    np.testing.assert_array_equal(first, second)
+    assert not difference.any()
+    assert page.table("number")[1] == ["Jensen-Shannon divergence, mean of rows", "0"]
+    assert page.table("number")[2] == ["largest difference of a weight", "0"]
+
+
+def test_two_heads():
+    page = ComparePage(compare="heads", pair="heads", layer_b=0, head_b=3).fine()
+    first, second, difference = page.panels("pair_maps")
+    np.testing.assert_allclose(second, weights(layer=0, head=3), atol=1e-6)
+    np.testing.assert_allclose(difference, second - first, atol=1e-7)
+    # Encoder and cross-attention: other queries.
+    page.set(kind_a="encoder").refused("these maps stand over different tokens", "position 0")
+    page.set(kind_b="encoder").fine()
+    assert not page.errors
+
+
+def test_texts_of_other_lengths_are_refused_or_aligned():
+    """Case 16: 12 and 13 tokens have no cells in common; words have."""
+    page = ComparePage(compare="heads", pair="texts", source="a a a a a a a a a a", source_b="a a a a a a a a a a a")
+    assert recorded("a a a a a a a a a a").source_ids.shape[1] == 12
+    page.refused("12 on one side, 13 on the other")
+    page.set(source_b="a a a a a a a a a old")
+    assert not page.errors and page.panels("pair_maps")[0].shape == (12, 12)
+    page.set(source=SHORT, source_b="The queen had a golden ring.", by_words=True)
+    assert not page.errors
+    first, second, _difference = page.panels("pair_maps")
+    assert first.shape == second.shape and first.shape[1] == first.shape[0] + 1
+    np.testing.assert_allclose(first.sum(1), 1, atol=1e-5)
+    np.testing.assert_allclose(second.sum(1), 1, atol=1e-5)
+
+
+def test_the_matrix_of_head_distances():
+    page = ComparePage(compare="heads", kind_a="decoder", source=SHORT).fine()
+    (values,) = page.panels("head_matrix")
+    assert values.shape == (24, 24) and (values == values.T).all() and (np.diag(values) == 0).all()
+    layout = page.charts["head_matrix"]["layout"]
+    assert len(layout["xaxis"]["ticktext"]) >= 12
+    table = page.table("head", "head")
+    assert len(table) == 11 and value(table[1][2]) <= value(table[-1][2])
+
+
+def test_the_best_match_of_a_custom_layer():
+    page = ComparePage(compare="heads", pair="match", custom="change", thing="half", source=SHORT).fine()
+    table = page.table("custom head")
+    # Rounded to half precision, every head still fits best where it came from.
+    assert [row[1] for row in table[1:]] == [f"layer 2, head {h}" for h in range(8)]
+    assert "8 of 8 heads fit best where they came from" in page.words
+    assert "of 8 heads fit best" in page.set(custom="untrained").words
+
+
+@pytest.fixture(scope="module")
+def perturbed(tmp_path_factory):
+    """The embedded model with one head's queries changed, as a person's fine-tuned folder."""
+    folder = tmp_path_factory.mktemp("tuned")
+    model = BartForConditionalGeneration.from_pretrained(EMBEDDED.parent)
+    with torch.no_grad():
+        model.model.encoder.layers[0].self_attn.q_proj.weight[32:64] *= 0.1
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast.from_pretrained(EMBEDDED.parent).save_pretrained(folder)
+    return folder
+
+
+def test_two_models_on_one_text(perturbed):
+    """Base against fine-tuned: the head that was changed comes first."""
+    page = ComparePage(compare="heads", pair="models", kind_a="encoder", layer_a=0, head_a=2, source=SHORT).fine()
+    assert not page.panels("pair_maps")[2].any()
+    page.set(model_b="folder").refused("name the second model")
+    page.set(name_b=str(perturbed))
+    assert not page.errors
+    table = page.table("head", "divergence")
+    assert table[1][0] == "layer 0, head 1" and value(table[1][1]) > 5 * value(table[2][1])
+    assert not page.panels("pair_maps")[2].any()
+    assert page.set(head_a=1).panels("pair_maps")[2].any()
+
+
+def test_a_second_model_without_that_attention(tmp_path):
+    config = BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+                        max_position_embeddings=40)  # fmt: skip
+    folder = saved(BertModel(config), tmp_path)
+    state = {"compare": "heads", "pair": "models", "model_b": "folder", "name_b": str(folder), "source": SHORT}
+    ComparePage(**state).refused("has no `cross` attention")
+    # Another tokenizer, other tokens: refused, or aligned by words.
+    page = ComparePage(**state, kind_a="encoder").refused("these maps stand over different tokens")
+    page.set(by_words=True)
+    assert not page.errors and page.panels("pair_maps")[0].shape[0] >= 4
+    # As the first model, what it lacks gives way and is said.
+    page = ComparePage(model="folder", name=str(folder), source=SHORT).fine()
+    assert page["kind_a"] == "encoder" and page["layer_a"] == 0 and page["head_a"] == 1
+    assert sum("is shown" in w.value for w in page.app.warning) == 3
+    assert page.app.success[0].value.startswith("**Equal")
+    assert "no language head" in page.set(whole_model=True).errors[0]
+
+
+def test_the_wrong_scale_hides_the_number_of_heads(tmp_path):
+    """Case 40: identity weights, tokens 2 e0 and 2 e1, eight features, in a model that a person opens."""
+    shown = {}
+    for heads in (1, 2, 4):
+        folder = saved(_fixture_a(heads), tmp_path / str(heads), _two_tokens())
+        page = ComparePage(compare="change", model="folder", name=str(folder), source="a b", kind_a="encoder",
+                           layer_a=0, head_a=0).fine()  # fmt: skip
+        assert not page.errors, page.errors
+        real, wrong, _difference = page.panels("change")
+        shown[heads] = real[0]
+        np.testing.assert_allclose(wrong[0], [0.8044, 0.1956], atol=5e-5)
+        if heads == 2:
+            np.testing.assert_array_equal(page.set(head_a=1).panels("change")[0][0], [0.5, 0.5])
+    np.testing.assert_allclose(shown[1], [0.8044, 0.1956], atol=5e-5)
+    np.testing.assert_allclose(shown[2], [0.8808, 0.1192], atol=5e-5)
+    np.testing.assert_allclose(shown[4], [0.9442, 0.0558], atol=5e-5)
+
+
+def _fixture_a(heads: int) -> torch.nn.Module:
+    config = BartConfig(vocab_size=300, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=heads,
+                        decoder_attention_heads=heads, encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=8)  # fmt: skip
+    model = BartForConditionalGeneration(config).eval()
+    encoder = model.model.encoder
+    with torch.no_grad():
+        encoder.embed_positions.weight.zero_()
+        embeddings = model.model.shared.weight
+        embeddings.zero_()
+        first, second = _two_tokens()("a b")["input_ids"]
+        embeddings[first, 0] = embeddings[second, 1] = 1
+        # Layer norm makes a row of one 1 into high, low, low, ...: stretched so that it is 2, 0, 0, ...
+        high, low = 7 / math.sqrt(7), -1 / math.sqrt(7)
+        encoder.layernorm_embedding.weight.fill_(2 / (high - low))
+        encoder.layernorm_embedding.bias.fill_(-low * 2 / (high - low))
+        attention = encoder.layers[0].self_attn
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            getattr(attention, name).weight.copy_(torch.eye(8))
+            getattr(attention, name).bias.zero_()
+    return model
+
+
+def _two_tokens() -> PreTrainedTokenizerFast:
+    """A tokenizer that adds no control tokens: "a b" is two tokens."""
+    tokenizer = byte_tokenizer(words=("Ġb",))
+    from tokenizers import processors
+
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def test_links_carry_everything():
+    query = {"compare": "change", "thing": "temperature", "heat": "3.5", "kind_a": "encoder", "layer_a": "1", "head_a": "4",
+             "source": SHORT}  # fmt: skip
+    page = ComparePage(query).fine()
+    assert page.app.query_params == query
+    assert page["heat"] == 3.5 and "divides every score by 3.5" in page.words
+    again = ComparePage(page.app.query_params).fine()
+    np.testing.assert_array_equal(again.panels("change")[1], page.panels("change")[1])
+
+
+def test_what_a_link_cannot_say_is_said():
+    page = ComparePage({"compare": "nothing", "layer_a": "77", "heat": "nan", "unknown": "1"}).fine()
+    said = " ".join(w.value for w in page.app.warning)
+    assert all(name in said for name in ("`compare`", "`heat`", "`unknown`")) and "Layer 77" in said
+    assert page["layer_a"] == 2 and page.app.success
+
+
+def test_settings_collide_with_no_other_page():
+    own = set(SETTINGS) - set(SHARED)
+    assert not own & set(explore_settings.SETTINGS) and not set(SETTINGS) - {"colours"} & set(playground.SETTINGS)
+    assert not set(SETTINGS) & {"embed", "embed_options"}
+    assert all(SETTINGS[key] is explore_settings.SETTINGS[key] for key in SHARED)
+
+
+def test_a_text_is_shown_as_it_is():
+    page = ComparePage(compare="change", thing="scale", source=HOSTILE).fine()
+    assert not page.errors
+    for view in compare_settings.VIEWS:
+        page.set(compare=view)
+        for element in (*page.app.markdown, *page.app.caption):
+            outside = re.sub(r"`[^`]*`", "", element.value)
+            assert "<b>" not in outside and ":red[" not in outside and "![" not in outside
+
+
+def test_an_empty_text_is_refused():
+    ComparePage(source="").refused("empty")
+    page = ComparePage(compare="heads", pair="texts", source_b="")
+    page.refused("empty")
+
+
+def test_one_token_has_nothing_to_compare():
+    page = ComparePage(compare="heads", kind_a="decoder", mode="typed", target="a").fine()
+    assert not page.errors
+    page.set(compare="change")
+    assert not page.errors
+
+
+def test_long_texts_have_a_window():
+    source = " ".join(["the king saw the queen and the old wolf"] * 12)
+    page = ComparePage(source=source, compare="change").fine()
+    assert not page.errors
+    maps = page.panels("change")
+    assert maps[0].shape == (32, 32)
+    np.testing.assert_allclose(maps[0], weights(source)[:32, :32], atol=1e-6)
+    page.set(from_q=40, from_k=9)
+    np.testing.assert_allclose(page.panels("change")[0], weights(source)[40:72, 9:41], atol=1e-6)
+
+
+@pytest.mark.parametrize("view", compare_settings.VIEWS)
+def test_the_python_of_a_view_runs(view, capsys):
+    page = ComparePage(compare=view, source=SHORT).fine()
+    (code,) = [c.value for c in page.app.code if "load_model" in c.value]
+    found = {}
+    exec(compile(code, view, "exec"), found)
+    if view == "prove":
+        assert found["equality"].equal
+    elif view == "heads":
+        (values,) = page.panels("head_matrix")
+        from attention_core.analysis.compare import cluster_order
+
+        order = cluster_order(found["distances"])
+        np.testing.assert_allclose(found["distances"][np.ix_(order, order)], values, atol=1e-6)
+    else:
+        shown = page.panels(view)[0 if view == "untrained" else 1]
+        np.testing.assert_allclose(found["after"].weights[0, 7], shown, atol=1e-6)
+    capsys.readouterr()
+
+
+def test_charts_have_alt_texts():
+    page = ComparePage()
+    for view in compare_settings.VIEWS:
+        page.set(compare=view)
+        charts = page.app.get("plotly_chart")
+        assert charts and all(len(chart.proto.alt) > 30 for chart in charts)
