@@ -22,6 +22,7 @@ class Panel:
         limits: the colour range; None is (0, 1) for weights and ±max of the finite visible cells for signed values.
         group: panels of one group share one range and, in each row of the grid, one colour bar.
         hidden: bool (rows, columns), True where a cell is masked: a gap that does not stretch the range.
+        padded: rows at the end that are padding: they keep their numbers and are greyed.
         color: of the title, say the palette's colour for queries.
     """
 
@@ -37,6 +38,7 @@ class Panel:
     limits: tuple[float, float] | None = None
     group: str | None = None
     hidden: np.ndarray | None = None
+    padded: int = 0
     color: str | None = None
 
     def __post_init__(self) -> None:

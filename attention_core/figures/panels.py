@@ -92,6 +92,8 @@ def panels_figure(
             layout["annotations"].extend(ends)
         if clickable and panel.values.size <= CLICKABLE:
             clicks.append(_click_layer(panel, axis, cells[at], words))
+        if panel.padded:
+            layout["shapes"].append(_veil(panel, axis, palette))
         if mark is not None:
             layout["shapes"].extend(_outline(panel, axis, mark, palette))
     # The figure is built from known-good parts; a test validates it. Validating here would cost 15 ms a figure.
@@ -338,6 +340,23 @@ def _frames(spots: Iterable[Place], palette: Palette) -> dict:
         "xref": "paper",
         "yref": "paper",
         "line": {"color": palette.hairline, "width": 1},
+    }
+
+
+def _veil(panel: Panel, axis: str, palette: Palette) -> dict:
+    """The colour of the page, half clear, over the rows that are padding."""
+    rows, columns = panel.values.shape
+    return {
+        "type": "rect",
+        "xref": f"x{axis}",
+        "yref": f"y{axis}",
+        "x0": -0.5,
+        "x1": columns - 0.5,
+        "y0": rows - 0.5 - panel.padded,
+        "y1": rows - 0.5,
+        "line": {"width": 0},
+        "fillcolor": palette.page,
+        "opacity": 0.65,
     }
 
 

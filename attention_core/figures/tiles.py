@@ -20,6 +20,8 @@ from .panels import three
 
 LARGEST_SIDE = 96
 """Pixels of a tile's longer side; larger maps are pooled by block maximum. Where tiles are drawn small, 64."""
+TITLE_ROOM = 18
+"""px over each tile for its name, where names are printed."""
 WORDS = {"largest": "largest"}
 
 
@@ -31,6 +33,7 @@ def tiles_figure(
     palette: Palette,
     row_names: Sequence[str] | None = None,
     column_names: Sequence[str] | None = None,
+    titled: bool = False,
     limits: tuple[float, float] = (0.0, 1.0),
     hidden: np.ndarray | None = None,
     selected: int | None = None,
@@ -45,6 +48,7 @@ def tiles_figure(
         columns: tiles in a row of the picture.
         palette: the colours; maps are coloured by its ``weights``, or by ``signed`` where the lower limit is below 0.
         row_names, column_names: names at the left of rows and over columns of tiles.
+        titled: print each tile's name over it; for tiles that are no grid of named rows and columns.
         limits: values at the two ends of the colours; what lies outside is drawn as the end.
         hidden: bool, (rows, columns) or (tiles, rows, columns), True where masked.
         selected: the tile to frame.
@@ -67,13 +71,16 @@ def tiles_figure(
     top = 22 if column_names else 4
     tile_width = min(180.0, (width - left - 4) / columns)
     tiles, peaks = tile_pixels(maps, hidden, limits, 64 if tile_width <= 72 else LARGEST_SIDE)
-    mosaic, gap = arrange(tiles, columns)
     lines = -(-len(maps) // columns)
     tall, wide = tiles.shape[1:]
 
     tile_height = min(max(tile_width * tall / wide, 40.0), 220.0)
+    room = round(TITLE_ROOM * tall / tile_height) if titled else 0
+    tile_height += TITLE_ROOM if titled else 0
+    top += TITLE_ROOM if titled else 0
+    mosaic, gap = arrange(tiles, columns, room)
     used = min(1.0, tile_width * columns / max(1.0, width - left - 4))
-    pitch_x, pitch_y = wide + gap, tall + gap
+    pitch_x, pitch_y = wide + gap, tall + gap + room
     half_x, half_y = wide / pitch_x / 2, tall / pitch_y / 2
 
     number = np.arange(len(maps))
@@ -99,6 +106,17 @@ def tiles_figure(
         "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
     } | INVISIBLE
     font = {"size": 11, "color": palette.muted}
+    titles = {
+        "type": "scatter",
+        "mode": "text",
+        "x": number % columns - half_x,
+        "y": number // columns - half_y,
+        "text": [html.escape(str(name), quote=False) for name in tile_names],
+        "textposition": "top right",
+        "textfont": font,
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
     frames = [_frames(number, columns, half_x, half_y, palette.hairline, 1)]
     if selected is not None and 0 <= selected < len(maps):
         frames.append(_frames([selected], columns, half_x, half_y, palette.accent, 2))
@@ -122,7 +140,7 @@ def tiles_figure(
             **_named(row_names, lines, 1),
         },
     }
-    return go.Figure({"data": [picture, clicks], "layout": layout}, _validate=False)
+    return go.Figure({"data": [picture, clicks, *([titles] if titled else [])], "layout": layout}, _validate=False)
 
 
 def clicked_tile(points: Sequence[Mapping]) -> int | None:
@@ -159,14 +177,18 @@ def tile_pixels(
     return stacked.repeat(times, axis=1).repeat(times, axis=2), np.array(peaks)
 
 
-def arrange(tiles: np.ndarray, columns: int) -> tuple[np.ndarray, int]:
-    """Tiles side by side in one picture, ``columns`` in a row: uint8 (height, width), and the px between tiles."""
+def arrange(tiles: np.ndarray, columns: int, room: int = 0) -> tuple[np.ndarray, int]:
+    """Tiles side by side in one picture, ``columns`` in a row: uint8 (height, width), and the px between tiles.
+
+    ``room`` is what stays free between two rows beyond that, in px of the picture.
+    """
     count, tall, wide = tiles.shape
     lines = -(-count // columns)
     gap = max(2, round(0.08 * min(tall, wide)))
-    mosaic = np.full((lines * (tall + gap) - gap, columns * (wide + gap) - gap), BETWEEN, dtype=np.uint8)
+    pitch = tall + gap + room
+    mosaic = np.full((lines * pitch - gap - room, columns * (wide + gap) - gap), BETWEEN, dtype=np.uint8)
     for number, tile in enumerate(tiles):
-        y, x = number // columns * (tall + gap), number % columns * (wide + gap)
+        y, x = number // columns * pitch, number % columns * (wide + gap)
         mosaic[y : y + tall, x : x + wide] = tile
     return mosaic, gap
 

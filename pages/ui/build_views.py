@@ -135,6 +135,7 @@ def show_one_head(built: Playground) -> None:
         query_tokens=built.query_tokens,
         key_tokens=built.key_tokens,
         raw=st.session_state.raw,
+        padded_queries=built.padded_queries,
     )
     _formulas(built, [name for name in panels])
     first = [panels["query"], panels["key"], panels["value"]]
@@ -191,6 +192,7 @@ def show_all_heads(built: Playground) -> None:
         maps,
         tile_names=names,
         columns=columns,
+        titled=True,
         palette=colours,
         limits=limits,
         hidden=hidden,

@@ -68,6 +68,7 @@ def panel(
     row_labels: Sequence[str] | None = None,
     column_labels: Sequence[str] | None = None,
     hidden: np.ndarray | None = None,
+    padded: int = 0,
     group: str | None = None,
     limits: tuple[float, float] | None = None,
     title: str | None = None,
@@ -88,6 +89,7 @@ def panel(
         limits=limits,
         group=group,
         hidden=hidden,
+        padded=padded,
         color=colours.get(stage),
     )
 
@@ -101,6 +103,7 @@ def head_panels(
     key_tokens: Sequence[str],
     raw: bool = False,
     batch: int = 0,
+    padded_queries: int = 0,
 ) -> dict[str, Panel]:
     """The panels of one head, by stage.
 
@@ -111,6 +114,7 @@ def head_panels(
         query_tokens, key_tokens: labels.
         raw: show the scores before the scale.
         batch: which text.
+        padded_queries: rows at the end that are padding, and greyed.
 
     Returns:
         query, key, value, scores, masked_scores, weights, dropped_weights (in training mode only), context.
@@ -122,7 +126,7 @@ def head_panels(
     }
     if raw:
         of["scores"] = of["scores"] / steps.scale
-    rows = {"row_labels": query_tokens}
+    rows = {"row_labels": query_tokens, "padded": padded_queries}
     maps = rows | {"column_labels": key_tokens}
     panels = {
         "query": panel("query", of["query"], palette, **rows),

@@ -367,3 +367,14 @@ def test_what_cannot_be_is_refused_in_one_sentence():
         Panel("a", np.zeros((2, 3)), scale="heat")
     with pytest.raises(AttentionError, match="panel keys must differ: a, a"):
         figure([Panel("a", np.zeros((2, 3))), Panel("a", np.zeros((2, 3)))])
+
+
+def test_rows_of_padding_keep_their_numbers_under_a_veil():
+    values = rng.random((5, 3))
+    plain = figure([Panel("weights", values, scale="weights")])
+    padded = figure([Panel("weights", values, scale="weights", padded=2)])
+    assert np.array_equal(decoded(maps(padded)[0]["z"]), decoded(maps(plain)[0]["z"]))
+    before, after = plain.to_dict()["layout"]["shapes"], padded.to_dict()["layout"]["shapes"]
+    (veil,) = [shape for shape in after if shape.get("fillcolor") == LIGHT.page]
+    assert (veil["y0"], veil["y1"], veil["x0"], veil["x1"]) == (2.5, 4.5, -0.5, 2.5)
+    assert len(after) == len(before) + 1

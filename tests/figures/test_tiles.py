@@ -189,3 +189,17 @@ def test_what_cannot_be_is_refused_in_one_sentence():
         draw(np.zeros((2, 3, 3)), columns=0)
     with pytest.raises(AttentionError, match=r"hidden has the shape \(3, 2\), the values \(2, 2, 3\)"):
         draw(np.zeros((2, 2, 3)), hidden=np.zeros((3, 2), bool))
+
+
+def test_titled_tiles_print_every_name_over_its_own_tile():
+    maps = np.random.default_rng(0).random((5, 7, 11))
+    names = [f"head <{h}>" for h in range(5)]
+    plain = tiles_figure(maps, tile_names=names, columns=3, palette=palette())
+    figure = tiles_figure(maps, tile_names=names, columns=3, palette=palette(), titled=True)
+    titles = figure.data[2]
+    assert list(titles.text) == [f"head &lt;{h}&gt;" for h in range(5)]
+    # At the upper left corner of each tile, inside its own place of the grid.
+    assert [round(float(x)) for x in titles.x] == [0, 1, 2, 0, 1]
+    assert [round(float(y)) for y in titles.y] == [0, 0, 0, 1, 1]
+    assert figure.layout.height == plain.layout.height + 3 * 18
+    assert len(plain.data) == 2
