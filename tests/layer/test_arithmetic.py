@@ -227,7 +227,7 @@ def test_steps_of_some_heads():
 
 @pytest.mark.parametrize("kind", ["bart", "bert"])
 def test_a_real_module(kind):
-    from .test_multihead import transformers_module
+    from .test_other_modules import transformers_module
 
     module = transformers_module(kind)
     inner = module if kind == "bart" else module.self
