@@ -84,6 +84,13 @@ def write_card(folder: Path, notes: str = "") -> None:
         intact_visible=f"{figures['ablation_intact']['visible_accuracy']:.3f}",
         intact_masked=f"{figures['ablation_intact']['masked_accuracy']:.3f}",
         exact_copies=sum(p["exact"] for p in figures["copies"]),
+        lengths=_table(
+            ["pieces in the text", "hidden", "visible"],
+            [
+                [length, f"{found['masked_accuracy']:.3f}", f"{found['visible_accuracy']:.3f}"]
+                for length, found in figures["accuracy_by_length"].items()
+            ],
+        ),
         gates=_table(["asked for", "measured", "needed", ""], gates),
         counts=_counts(figures),
         strongest=_strongest(figures),

@@ -18,7 +18,7 @@ from attention_core.embedded_training.prepare import Book, load_books
 from attention_core.embedded_training.train import accuracy
 
 PROMPTS = Path(__file__).with_name("prompts.json")
-TEXT_TOKENS = 96
+TEXT_TOKENS = 120
 HEAD_SENTENCES = 100
 ABLATION_TEXTS = 100
 
@@ -35,12 +35,12 @@ def random_copy(model: BartForConditionalGeneration) -> BartForConditionalGenera
     return BartForConditionalGeneration._from_config(model.config, attn_implementation="eager").eval()
 
 
-def consecutive_texts(books: list[Book], cap: int = TEXT_TOKENS) -> list[list[list[Unit]]]:
-    """Cut whole books into texts of consecutive sentences of at most cap pieces (a longer sentence stays whole)."""
+def paragraph_texts(books: list[Book], cap: int = TEXT_TOKENS) -> list[list[list[Unit]]]:
+    """Every paragraph of whole books as a text of sentences; one of more than cap pieces is cut between sentences."""
     texts = []
-    for book in books:
+    for paragraph in (paragraph for book in books for paragraph in book.paragraphs):
         text: list[list[Unit]] = []
-        for sentence in book.sentences:
+        for sentence in paragraph:
             if text and count_tokens([*text, sentence]) > cap:
                 texts.append(text)
                 text = []
@@ -55,6 +55,19 @@ def noisy_batches(texts: list[list[list[Unit]]], vocab_size: int, seed: int = 0)
     examples = [corrupt(text, EVALUATION, rng, vocab_size) for text in texts]
     examples.sort(key=lambda e: len(e.target))
     return [collate(examples[i : i + 32]) for i in range(0, len(examples), 32)]
+
+
+def accuracy_by_length(model: BartForConditionalGeneration, texts: list[list[list[Unit]]]) -> dict[str, dict]:
+    """The same accuracy for texts of up to 24, 48, 96 and more pieces, 200 texts each."""
+    result, low = {}, 0
+    for high in (24, 48, 96, TEXT_TOKENS):
+        fitting = [text for text in texts if low < count_tokens(text) <= high]
+        chosen = np.random.default_rng(0).permutation(len(fitting))[:200]
+        if len(chosen):
+            batches = noisy_batches([fitting[i] for i in chosen], model.config.vocab_size)
+            result[f"{low + 1}-{high}"] = accuracy(model, batches)
+        low = high
+    return result
 
 
 def clean_sentences(books: list[Book], count: int, seed: int = 0) -> list[list[Unit]]:
@@ -123,15 +136,16 @@ def evaluate(
     vocab_size = model.config.vocab_size
     prompts = json.loads(PROMPTS.read_text(encoding="utf-8"))
     sentences = clean_sentences(books, HEAD_SENTENCES)
-    texts = consecutive_texts(books)
+    texts = paragraph_texts(books)
     table = head_table(model, sentences)
-    dev = noisy_batches(consecutive_texts(load_books(data, "dev")), vocab_size)
+    dev = noisy_batches(paragraph_texts(load_books(data, "dev")), vocab_size)
     figures = {
         "run": run or {},
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocab_size": vocab_size,
         "bytes": (folder / "model.safetensors").stat().st_size,
         "accuracy": accuracy(model, noisy_batches(texts, vocab_size)),
+        "accuracy_by_length": accuracy_by_length(model, texts),
         "dev_accuracy": accuracy(model, dev),
         "heads": table,
         "strongest": strongest(table),

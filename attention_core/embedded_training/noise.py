@@ -55,8 +55,8 @@ class Noise:
     infill_ratio: share of the words under spans, drawn between the two bounds for each example.
     permute: fraction of examples whose sentences are shuffled. clean: fraction left without any noise.
     bare: fraction with 50 to 100 % of the words hidden, where the decoder can only go on from its own past.
-    single: fraction of the examples in which 12 % of the visible pieces become single masks, 2 % random pieces and
-    4 % stay, all of them asked for by the encoder's auxiliary loss (BERT's noise, Devlin et al. 2019).
+    single: fraction of the examples in which 9 % of the visible pieces become single masks, 2 % random pieces and
+    3 % stay, all of them asked for by the encoder's auxiliary loss (BERT's noise, Devlin et al. 2019).
     """
 
     infill_ratio: tuple[float, float] = (0.12, 0.38)
@@ -118,11 +118,11 @@ def corrupt(sentences: list[list[Unit]], noise: Noise, rng: np.random.Generator,
                 masked[place] = True
                 continue
             piece, label = target[place], IGNORED
-            if single and (draw := rng.random()) < 0.18:
+            if single and (draw := rng.random()) < 0.14:
                 label = piece
-                if draw < 0.12:
+                if draw < 0.09:
                     piece, masked[place] = MASK_ID, True
-                elif draw < 0.14:
+                elif draw < 0.11:
                     piece, masked[place] = int(rng.integers(MASK_ID + 1, vocab_size)), True
             source.append(piece)
             encoder_labels.append(label)
@@ -161,7 +161,7 @@ class Sampler:
     names: set[Unit]
     strange_names: list[Unit]
     rng: np.random.Generator
-    swap: float = 0.3
+    swap: float = 0.2
     growth: float = 1.0
 
     def __post_init__(self) -> None:

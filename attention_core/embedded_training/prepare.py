@@ -37,14 +37,14 @@ class Split:
 
 @dataclass
 class Book:
-    """A book as sentences of units; a unit is the tuple of piece ids of one word or punctuation mark."""
+    """A book as paragraphs of sentences of units; a unit is the tuple of piece ids of one word or punctuation mark."""
 
     name: str
-    sentences: list[list[tuple[int, ...]]]
+    paragraphs: list[list[list[tuple[int, ...]]]]
 
     @cached_property
-    def num_tokens(self) -> int:
-        return sum(len(unit) for sentence in self.sentences for unit in sentence)
+    def sentences(self) -> list[list[tuple[int, ...]]]:
+        return [sentence for paragraph in self.paragraphs for sentence in paragraph]
 
 
 def clean(line: str) -> str:
@@ -139,9 +139,11 @@ def to_units(tokenizer: Tokenizer, sentence: str) -> list[tuple[int, ...]]:
 
 def encode_book(tokenizer: Tokenizer, name: str, paragraphs: list[str]) -> Book:
     """Encode a book; a sentence longer than MAX_SENTENCE_TOKENS pieces is left out (a handful a book)."""
-    sentences = (to_units(tokenizer, s) for paragraph in paragraphs for s in split_sentences(paragraph))
-    kept = [s for s in sentences if s and sum(map(len, s)) <= MAX_SENTENCE_TOKENS]
-    return Book(name, kept)
+    encoded = []
+    for paragraph in paragraphs:
+        sentences = [to_units(tokenizer, sentence) for sentence in split_sentences(paragraph)]
+        encoded.append([s for s in sentences if 0 < sum(map(len, s)) <= MAX_SENTENCE_TOKENS])
+    return Book(name, [paragraph for paragraph in encoded if paragraph])
 
 
 def find_names(paragraphs: list[str], min_share: float = 0.9) -> set[str]:

@@ -1,8 +1,11 @@
 """Train a small BART by denoising (Lewis et al. 2020), on one core, to a wall-clock schedule.
 
-Losses: cross-entropy of the decoder on all hidden pieces and on a share of the visible ones, and the auxiliary loss
-of the encoder (BERT's masked pieces, read from the encoder's output through one extra linear map), weighted 0.5 from
-the first step and faded to 0 between 67 and 90 % of the time. The auxiliary loss is what makes a next-token head.
+The loss is the decoder's cross-entropy on all hidden pieces and on a share of the visible ones. Auxiliary losses, each
+read through one extra linear map that is not shipped, shape the heads; they fade to 0 between 67 and 90 % of the time:
+
+masked (weight 0.5)     BERT's: single pieces that are masked, replaced or kept, from the encoder's output.
+next (weight 0.2)       the token after the one at hand, from the encoder's first layer, on 15 % of the places.
+previous (weight 0.2)   the token before the one at hand, from the decoder's first layer, on 15 % of the steps.
 """
 
 import json
@@ -30,8 +33,9 @@ from attention_core.embedded_training.noise import (
 from attention_core.embedded_training.optimiser import MuonAdam
 from attention_core.embedded_training.prepare import BOS_ID, EOS_ID, PAD_ID, Book, load_books
 
-AUXILIARY_WEIGHT = 0.5
-FADE = (0.67, 0.9)  # of the time: the auxiliary loss and the noise that serves it go
+AUXILIARY_WEIGHTS = {"masked": 0.5, "next": 0.2, "previous": 0.2}
+NEIGHBOUR_SHARE = 0.15  # of the places are asked for their neighbour
+FADE = (0.67, 0.9)  # of the time: the auxiliary losses and the noise that serves it go
 WARM_UP_STEPS = 150
 
 
@@ -60,35 +64,49 @@ def make_config(vocab_size: int, d_model: int = 256, layers: int = 3, heads: int
 
 
 class Denoiser(nn.Module):
-    """BART and the linear map of the encoder's auxiliary loss, which is not shipped."""
+    """BART and the linear maps of the auxiliary losses, which are not shipped."""
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__()
         # Eager attention trains 1.5 times as fast as the fused one on a CPU.
         self.bart = BartForConditionalGeneration._from_config(config, attn_implementation="eager")
-        self.auxiliary = nn.Linear(config.d_model, config.d_model)
+        self.auxiliary = nn.ModuleDict({name: nn.Linear(config.d_model, config.d_model) for name in AUXILIARY_WEIGHTS})
 
     def losses(self, batch: Batch, visible_share: float, generator: torch.Generator) -> dict[str, torch.Tensor]:
-        """Means over pieces, in nats: {"hidden", "visible", "auxiliary"}, and "decoder" over both kinds."""
+        """Means over pieces, in nats: "hidden", "visible", "decoder" (both kinds), and the auxiliary losses."""
         out = self.bart.model(
             input_ids=batch.source,
             attention_mask=batch.source_mask,
             decoder_input_ids=batch.decoder_input,
             use_cache=False,
+            output_hidden_states=True,
         )
-        # The vocabulary is the dearest layer: it is computed only where a loss is taken.
-        chosen = torch.rand(batch.labels.shape, generator=generator) < visible_share
-        chosen = (batch.labels != IGNORED) & (batch.masked | chosen)
-        labels, hidden = batch.labels[chosen], batch.masked[chosen]
-        nats = cross_entropy(self.bart.lm_head(out.last_hidden_state[chosen]).float(), labels, reduction="none")
+
+        def nats(states: torch.Tensor, ids: torch.Tensor, name: str | None = None) -> torch.Tensor:
+            states = self.auxiliary[name](states) if name else states
+            return cross_entropy(self.bart.lm_head(states).float(), ids, reduction="none")
+
+        def some(places: torch.Tensor, share: float) -> torch.Tensor:
+            # The vocabulary is the dearest layer: it is computed only where a loss is taken.
+            return places & (torch.rand(places.shape, generator=generator) < share)
+
+        real = batch.labels != IGNORED
+        chosen = real & (batch.masked | some(real, visible_share))
+        hidden = batch.masked[chosen]
+        decoder = nats(out.last_hidden_state[chosen], batch.labels[chosen])
         asked = batch.encoder_labels != IGNORED
-        logits = self.bart.lm_head(self.auxiliary(out.encoder_last_hidden_state[asked])).float()
-        return {
-            "decoder": nats.mean(),
-            "hidden": nats[hidden].sum() / hidden.sum().clamp(min=1),
-            "visible": nats[~hidden].sum() / (~hidden).sum().clamp(min=1),
-            "auxiliary": cross_entropy(logits, batch.encoder_labels[asked], reduction="sum") / asked.sum().clamp(min=1),
+        followed = some(batch.source_mask[:, 1:].bool(), NEIGHBOUR_SHARE)
+        preceded = some(real[:, 1:], NEIGHBOUR_SHARE)
+        encoder_first, decoder_first = out.encoder_hidden_states[1], out.decoder_hidden_states[1]
+        found = {
+            "decoder": decoder,
+            "hidden": decoder[hidden],
+            "visible": decoder[~hidden],
+            "masked": nats(out.encoder_last_hidden_state[asked], batch.encoder_labels[asked], "masked"),
+            "next": nats(encoder_first[:, :-1][followed], batch.source[:, 1:][followed], "next"),
+            "previous": nats(decoder_first[:, 1:][preceded], batch.decoder_input[:, :-1][preceded], "previous"),
         }
+        return {name: values.sum() / max(1, len(values)) for name, values in found.items()}
 
 
 def rate_factor(step: int, progress: float) -> float:
@@ -110,7 +128,7 @@ def schedule(progress: float) -> tuple[Noise, float, float]:
     Copying is learned first, on short texts, so clean copies start at a half; texts grow between 45 and 75 % of the time.
     """
     early = max(0.0, 1 - progress / 0.25)
-    noise = Noise(clean=0.12 + 0.38 * early, single=faded(progress))
+    noise = Noise(clean=0.1 + 0.4 * early, bare=0.1 + 0.15 * faded(progress), single=faded(progress))
     return noise, 0.35 + 0.45 * early, min(1.0, max(0.0, (progress - 0.45) / 0.3))
 
 
@@ -207,7 +225,8 @@ def train(
         noise, visible_share, sampler.growth = schedule(progress)
         batch = collate([corrupt(text, noise, sampler.rng, vocab_size) for text in texts])
         losses = model.losses(batch, visible_share, generator)
-        (losses["decoder"] + AUXILIARY_WEIGHT * faded(progress) * losses["auxiliary"]).backward()
+        extra = sum(weight * losses[name] for name, weight in AUXILIARY_WEIGHTS.items())
+        (losses["decoder"] + faded(progress) * extra).backward()
         norm = optimiser.step(rate_factor(state["step"], progress))
         state["step"] += 1
         state["tokens"] += int((batch.labels != IGNORED).sum())
