@@ -57,7 +57,7 @@ SETTINGS: dict[str, Setting] = {
         whole("from_q", 0, 0, MOST_TOKENS),
         whole("from_k", 0, 0, MOST_TOKENS),
         choice("side", "from", ("from", "into")),
-        Setting("chosen", [4], lambda text: [int(n) for n in text.split(".") if n][:64] or _refuse(text),
+        Setting("chosen", [4], lambda text: [int(n) for n in text.split(".")][:64] if text else [],
                 lambda places: ".".join(map(str, places))),
         whole("least", 5, 1, 50),
         flag("as_table"),
@@ -69,10 +69,6 @@ SETTINGS: dict[str, Setting] = {
         COLOUR_SCALE,
     )
 }  # fmt: skip
-
-
-def _refuse(text: str) -> list[int]:
-    raise ValueError(text)
 
 
 def samples() -> dict[str, tuple[str, dict]]:

@@ -152,7 +152,7 @@ def test_two_visitors_at_the_same_moment_each_see_their_own_text(visit, model):
     for turn in range(3):
         texts = [f"{text} {turn}" for text in TEXTS]
         for visitor, text in zip(visitors, texts):
-            visitor.page.get_by_label("Source").first.fill(text)
+            visitor.page.get_by_role("textbox", name="Source", exact=True).fill(text)
         for visitor in visitors:
             visitor.page.keyboard.press("Control+Enter")
         for visitor, text in zip(visitors, texts):
