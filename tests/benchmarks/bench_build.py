@@ -150,7 +150,7 @@ class Variant:
         self.page.on("websocket", lambda socket: socket.on("framereceived", self._count))
         self.page.goto(f"{url}/build?{urlencode(query)}", wait_until="commit")
         self.page.wait_for_function(READY)
-        self.slider = self.page.get_by_role("slider", name="Temperature")
+        self.slider = self.page.locator(".st-key-temp input[type=range]")
         if not self.slider.is_visible():
             self.page.locator('[data-testid="stExpander"] summary', has_text="Scale").click()
             self.slider.wait_for()
