@@ -130,8 +130,8 @@ def head_distances(first: Tensor, second: Tensor | None = None, mask: Tensor | N
         mask: True = may attend, one for all heads, broadcastable to (batch, 1, query_len, key_len); None = all visible.
 
     Returns:
-        (heads, other_heads), float64, nats, from 0 to ln 2; NaN where no row counts. Of maps so large that all pairs would
-        cost more than 2^29 cells, evenly spaced rows are compared.
+        (heads, other_heads), float64, nats, from 0 to ln 2; NaN where no row counts. Of large maps evenly spaced rows are
+        compared (``row_step``).
 
     Raises:
         AttentionError: maps of different lengths, or a mask that differs between heads.
@@ -146,7 +146,7 @@ def head_distances(first: Tensor, second: Tensor | None = None, mask: Tensor | N
     counted = counted_rows(full_mask(first[:, :1], mask))[:, 0]
     # (heads, rows, key_len), the rows of all texts one after the other.
     left, right = (x.transpose(0, 1)[:, counted].float() for x in (first, second))
-    step = -(-left.shape[0] * right.numel() // _MOST_CELLS) if left.numel() else 1
+    step = row_step(len(left), len(right), *left.shape[1:])
     left, right = left[:, ::step], right[:, ::step]
     own = [torch.special.entr(x).sum((1, 2)) for x in (left, right)]
     result = np.full((len(left), len(right)), np.nan)
@@ -160,6 +160,11 @@ def head_distances(first: Tensor, second: Tensor | None = None, mask: Tensor | N
                 result[h, h] = 0.0
                 result[h:, h] = result[h, h:]
     return result
+
+
+def row_step(heads: int, other_heads: int, rows: int, key_len: int) -> int:
+    """Every how manieth row ``head_distances`` compares: 1 = all, more where all pairs would cost more than 2^29 cells."""
+    return max(1, -(-heads * other_heads * rows * key_len // _MOST_CELLS))
 
 
 def cluster_order(distances: np.ndarray) -> list[int]:

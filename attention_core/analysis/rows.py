@@ -60,8 +60,8 @@ def row_entropy(weights: Tensor, mask: Tensor | None = None, *, normalised: bool
         keys. NaN for rows that see none.
     """
     seen = full_mask(weights, mask).sum(-1)
-    # The entropy of certainty is 0, not -0.
-    entropy = torch.special.entr(_wide(weights)).sum(-1).clamp(min=0) + 0.0
+    # A weight that rounding has left above 1 would give less than 0.
+    entropy = torch.special.entr(_wide(weights)).sum(-1).clamp(min=0)
     entropy = torch.minimum(entropy, seen.clamp(min=1).to(entropy.dtype).log())
     if normalised:
         return torch.where(seen >= 2, entropy / seen.clamp(min=2).to(entropy.dtype).log(), torch.nan)

@@ -6,7 +6,7 @@ import numpy as np
 import streamlit as st
 import torch
 
-from attention_core.analysis.compare import check_tokens, cluster_order, compare_maps, match_heads
+from attention_core.analysis.compare import check_tokens, cluster_order, match_heads
 from attention_core.analysis.reading import read_map
 from attention_core.analysis.words import align_words, aligned_maps
 from attention_core.errors import AttentionError
@@ -23,7 +23,7 @@ from pages.ui.explore_run import Explored, explored, loaded, model_choices
 from pages.ui.explore_settings import KINDS, OWN, clamp
 from pages.ui.explore_views import Table
 from pages.ui.layout import current_palette
-from pages.ui.stages import array, panel
+from pages.ui.stages import panel
 from pages.ui.text import _
 
 MOST_ROWS = 12
@@ -59,7 +59,8 @@ def show_heads(place: Place, head: int) -> Table:
 def show_matrix(place: Place, head: int) -> Table:
     """Every head of the kind against every other; a click opens the pair."""
     run, kind = place.trace, place.kind
-    distances = compare_run.distances(place.explored, kind)
+    with st.spinner(_("Comparing every head with every other…")):
+        distances, step = compare_run.distances(place.explored, kind)
     if not np.isfinite(distances).all():
         raise AttentionError("no row of these maps sees two keys, so heads cannot be told apart: take a longer text")
     heads = run.num_heads(kind)
@@ -97,6 +98,8 @@ def show_matrix(place: Place, head: int) -> Table:
                 "{top} is the largest here, ln 2 = 0.693 the largest there is. Click a cell to open the pair."
             ).format(top=number(top, 3))
         )
+        if step > 1:
+            st.caption(_("Of this long text every {step}th row is compared.").format(step=step))
     with right:
         st.markdown(_("**The most alike and the least alike**, nats"))
         pairs = [(distances[h, g], h, g) for h in range(len(distances)) for g in range(h)]
@@ -221,13 +224,12 @@ def _second_run(place: Place, said: list[str]) -> Explored:
 
 def _most_changed(place: Place, other: Place) -> None:
     """Every head of the first model beside its namesake in the second, the most changed first."""
-    first, mask = compare_run.weights_of_kind(place.explored, place.kind)
-    second, other_mask = compare_run.weights_of_kind(other.explored, other.kind)
     heads = place.trace.num_heads(place.kind)
-    if first.shape != second.shape or heads != other.trace.num_heads(other.kind):
+    with st.spinner(_("Comparing every head with its namesake…")):
+        moved = compare_run.moved_heads(place.explored, other.explored, place.kind)
+    if moved is None:
         st.caption(_("The two models have other heads or other tokens, so heads have no counterparts one by one."))
         return
-    moved = array(compare_maps(first, second.to(first.dtype), mask, other_mask).mean_divergence)
     st.markdown(_("**How far each head moved**, the most changed first, nats"))
     order = np.argsort(-np.nan_to_num(moved))
     rows = [(_name(int(n), heads), float(moved[n])) for n in order[:MOST_ROWS]]
@@ -245,7 +247,8 @@ def show_match(place: Place, head: int) -> Table:
         if state["custom"] == "untrained":
             st.number_input(_("Seed of the new layer"), 0, 999_999, key="other_seed", width=170)
     made = untrained() if state["custom"] == "untrained" else change()
-    distances = compare_run.custom_distances(place, made)
+    with st.spinner(_("Comparing every head with every other…")):
+        distances = compare_run.custom_distances(place, made)
     found = match_heads(distances)
     heads = place.trace.num_heads(place.kind)
     own = sum(match.real == place.layer * heads + match.head for match in found)

@@ -6,7 +6,7 @@ import torch
 
 from attention_core.analysis.changes import Change, OutputEffect
 from attention_core.analysis.compare import MapComparison
-from attention_core.analysis.equality import Equality
+from attention_core.analysis.equality import Equality, StageDifference
 from attention_core.layer.attention import AttentionSteps
 from pages.ui.cells import number
 from pages.ui.stages import stage_info
@@ -33,6 +33,16 @@ def verdict(equality: Equality) -> str:
             "number format allows ({stage})."
         ).format(share=number(100 * worst.share, 2), stage=stage_info()[worst.stage].title.lower())
     first = equality.first
+    more = ""
+    if first.stage in ("query", "key"):
+        more = " " + _(
+            "Some families do more between projection and attention (rotary positions turn Q and K); the layer has no "
+            "such step."
+        )
+    return _not_equal(first) + more
+
+
+def _not_equal(first: StageDifference) -> str:
     return _(
         "**Not equal: {stage} is the first stage that differs**, by up to {largest}, {share} times what "
         "rounding allows, in {outside} of {cells} cells. What comes after it differs because of it."

@@ -67,6 +67,8 @@ def test_certainty_has_entropy_zero_without_a_minus():
         assert (values == 0).all() and not torch.signbit(values).any()
     only = row_entropy(torch.ones(1, 1, 2, 1))
     assert (only == 0).all() and not torch.signbit(only).any()
+    above = row_entropy(torch.tensor([[[[1.0000002, 0.0]]]]))
+    assert above.item() == 0 and not torch.signbit(above).any()
     mean = (one_hot + one_hot.flip(-1)) / 2
     assert row_entropy(mean)[0, 0, 0].item() == pytest.approx(log(2))
 
