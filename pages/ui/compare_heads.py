@@ -17,11 +17,11 @@ from pages.ui.compare_run import Place
 from pages.ui.compare_settings import change, untrained
 from pages.ui.explore_controls import missing_sentence
 from pages.ui.explore_head import Window
-from pages.ui.explore_page import kind_names
 from pages.ui.explore_pictures import narrow, show_panels
 from pages.ui.explore_run import Explored, explored, loaded, model_choices
-from pages.ui.explore_settings import KINDS, OWN, clamp
+from pages.ui.explore_settings import OWN
 from pages.ui.explore_views import Table
+from pages.ui.head_controls import HeadKeys, head_selectors, settle_head
 from pages.ui.layout import current_palette
 from pages.ui.stages import panel
 from pages.ui.text import _
@@ -119,42 +119,17 @@ def show_matrix(place: Place, head: int) -> Table:
 def show_two_heads(place: Place, head: int) -> Table:
     """Two heads of one run."""
     state, run, said = st.session_state, place.trace, []
-    kinds = [kind for kind in KINDS if kind in run.kinds]
-    if state["kind_b"] not in kinds:
-        state["kind_b"] = place.kind
-    clamp("layer_b", run.num_layers(state["kind_b"]), said, _("Layer {old} is not there; layer {new} is shown."))
-    clamp("head_b", run.num_heads(state["kind_b"]), said, _("Head {old} is not there; head {new} is shown."))
+    keys = HeadKeys("kind_b", "layer_b", "head_b")
+    settle_head(run, keys, said)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="which_b"):
         st.markdown(_("beside"), width="content")
-        _selectors(run, kinds)
+        head_selectors(run, keys, second=True)
         st.toggle(_("Align by words"), key="by_words")
     for line in said:
         st.warning(line, icon=":material/info:")
     other = Place(place.explored, state["kind_b"], state["layer_b"])
     names = _title(place.layer, head), _title(other.layer, state["head_b"])
     return _pair(place, head, other, state["head_b"], names)
-
-
-def _selectors(run, kinds: list[str]) -> None:
-    names, state = kind_names(), st.session_state
-    hidden = {"label_visibility": "collapsed"}
-    st.selectbox(_("Second attention"), kinds, format_func=names.get, key="kind_b", width=210, **hidden)
-    st.selectbox(
-        _("Second layer"),
-        range(run.num_layers(state["kind_b"])),
-        format_func=lambda n: _("Layer {layer}").format(layer=n),
-        key="layer_b",
-        width=115,
-        **hidden,
-    )
-    st.selectbox(
-        _("Second head"),
-        range(run.num_heads(state["kind_b"])),
-        format_func=lambda n: _("Head {head}").format(head=n),
-        key="head_b",
-        width=115,
-        **hidden,
-    )
 
 
 def show_two_texts(place: Place, head: int) -> Table:

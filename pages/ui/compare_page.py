@@ -11,14 +11,13 @@ from pages.ui.compare_run import Place
 from pages.ui.compare_settings import SETTINGS
 from pages.ui.compare_views import show_change, show_proof, show_untrained
 from pages.ui.explore_controls import Places, fill, missing_sentence, model_control, sample_texts, target_control
-from pages.ui.explore_head import EXACT
-from pages.ui.explore_page import display_controls, kind_names
+from pages.ui.explore_page import display_controls
 from pages.ui.explore_run import Explored, explored, model_key, opened_model
-from pages.ui.explore_settings import KINDS, clamp
 from pages.ui.explore_views import show_numbers
+from pages.ui.head_controls import HeadKeys, head_selectors, settle_head, window_controls
 from pages.ui.layout import show_error
-from pages.ui.page_tools import page_tools
-from pages.ui.text import _, verbatim
+from pages.ui.page_tools import not_understood, page_tools
+from pages.ui.text import _
 
 if TYPE_CHECKING:
     from attention_core.extract.models import LoadedModel
@@ -43,9 +42,7 @@ def sidebar() -> Places:
 def show_page(page: str, ignored: list[str], places: Places) -> None:
     """Everything right of the sidebar."""
     said: list[str] = []
-    if ignored:
-        names = ", ".join(verbatim(name[:30]) for name in ignored[:6])
-        said.append(_("Not understood in the link, so left at its default: {names}.").format(names=names))
+    said += not_understood(ignored)
     opened = _opened(said, places)
     if opened is None:
         _say(said)
@@ -90,17 +87,8 @@ def _say(lines: list[str]) -> None:
 
 def _toolbar(page: str, first: Explored, said: list[str]):
     """Views, and which attention; returns the place of the export."""
-    state, run, names = st.session_state, first.trace, kind_names()
-    kinds = [kind for kind in KINDS if kind in run.kinds]
-    if state["kind_a"] not in kinds:
-        said.append(
-            _("This model has no {old}; {new} is shown.").format(
-                old=names[state["kind_a"]].lower(), new=names[kinds[0]].lower()
-            )
-        )
-        state["kind_a"] = kinds[0]
-    clamp("layer_a", run.num_layers(state["kind_a"]), said, _("Layer {old} is not there; layer {new} is shown."))
-    clamp("head_a", run.num_heads(state["kind_a"]), said, _("Head {old} is not there; head {new} is shown."))
+    run, keys = first.trace, HeadKeys("kind_a", "layer_a", "head_a")
+    settle_head(run, keys, said)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar"):
         views = {
             "prove": _("Prove it"),
@@ -115,30 +103,7 @@ def _toolbar(page: str, first: Explored, said: list[str]):
             display_controls(raw=False)
         export = st.popover(_("Export"))
         page_tools(page, SETTINGS)
-    hidden = {"label_visibility": "collapsed"}
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="which"):
-        st.selectbox(_("Attention"), kinds, format_func=names.get, key="kind_a", width=210, **hidden)
-        st.selectbox(
-            _("Layer"),
-            range(run.num_layers(state["kind_a"])),
-            format_func=lambda n: _("Layer {layer}").format(layer=n),
-            key="layer_a",
-            width=115,
-            **hidden,
-        )
-        st.selectbox(
-            _("Head"),
-            range(run.num_heads(state["kind_a"])),
-            format_func=lambda n: _("Head {head}").format(head=n),
-            key="head_a",
-            width=115,
-            **hidden,
-        )
-        for key, label, count in (
-            ("from_q", _("First query"), len(run.query_tokens(state["kind_a"]))),
-            ("from_k", _("First key"), len(run.key_tokens(state["kind_a"]))),
-        ):
-            if count > EXACT:
-                state[key] = min(state[key], count - 1)
-                st.number_input(label, 0, count - 1, step=16, key=key, width=130)
+        head_selectors(run, keys)
+        window_controls(run, st.session_state["kind_a"])
     return export

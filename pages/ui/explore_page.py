@@ -8,14 +8,15 @@ import streamlit as st
 from attention_core.errors import AttentionError
 from pages.ui.explore_controls import Places, fill, missing_sentence
 from pages.ui.explore_export import show_export
-from pages.ui.explore_head import EXACT, Head, head_of, reading_names
+from pages.ui.explore_head import Head, head_of, reading_names
 from pages.ui.explore_painted import show_painted
 from pages.ui.explore_run import Explored, explored, model_key, opened_model
-from pages.ui.explore_settings import KINDS, SETTINGS, clamp
+from pages.ui.explore_settings import SETTINGS
 from pages.ui.explore_views import Table, show_all, show_lines, show_norms, show_numbers, show_one, show_two
+from pages.ui.head_controls import HeadKeys, head_selectors, settle_head, window_controls
 from pages.ui.layout import SCALES, show_error
-from pages.ui.page_tools import page_tools
-from pages.ui.text import _, verbatim
+from pages.ui.page_tools import not_understood, page_tools
+from pages.ui.text import _
 
 if TYPE_CHECKING:
     from attention_core.extract.models import LoadedModel
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 def show_page(page: str, ignored: list[str], places: Places) -> None:
     """Everything right of the sidebar."""
     said: list[str] = []
-    if ignored:
-        names = ", ".join(verbatim(name[:30]) for name in ignored[:6])
-        said.append(_("Not understood in the link, so left at its default: {names}.").format(names=names))
+    said += not_understood(ignored)
     opened = _opened(said, places)
     if opened is None:
         _say(said)
@@ -70,18 +69,8 @@ def _say(lines: list[str]) -> None:
 
 def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
     """Views and what acts on the whole page; then which head. Returns the place of the export."""
-    state, run = st.session_state, first.trace
-    kinds = [kind for kind in KINDS if kind in run.kinds]
-    if state["kind"] not in kinds:
-        names = kind_names()
-        said.append(
-            _("This model has no {old}; {new} is shown.").format(
-                old=names[state["kind"]].lower(), new=names[kinds[0]].lower()
-            )
-        )
-        state["kind"] = kinds[0]
-    clamp("layer", run.num_layers(state["kind"]), said, _("Layer {old} is not there; layer {new} is shown."))
-    clamp("h", run.num_heads(state["kind"]), said, _("Head {old} is not there; head {new} is shown."))
+    run, keys = first.trace, HeadKeys("kind", "layer", "h")
+    settle_head(run, keys, said)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar"):
         views = {
             "all": _("All heads"),
@@ -99,24 +88,7 @@ def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
         export = st.popover(_("Export"))
         page_tools(page, SETTINGS)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="which"):
-        names = kind_names()
-        st.selectbox(_("Attention"), kinds, format_func=names.get, key="kind", width=210, label_visibility="collapsed")
-        st.selectbox(
-            _("Layer"),
-            range(run.num_layers(state["kind"])),
-            format_func=lambda n: _("Layer {layer}").format(layer=n),
-            key="layer",
-            width=115,
-            label_visibility="collapsed",
-        )
-        st.selectbox(
-            _("Head"),
-            range(run.num_heads(state["kind"])),
-            format_func=lambda n: _("Head {head}").format(head=n),
-            key="h",
-            width=115,
-            label_visibility="collapsed",
-        )
+        head_selectors(run, keys)
         steps = reading_names()
         st.pills(
             _("Reading"),
@@ -127,28 +99,8 @@ def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
             label_visibility="collapsed",
             help=_("Steps on the finished map: the model's numbers stay what they are."),
         )
-        _window_controls(run, state["kind"])
+        window_controls(run, st.session_state["kind"])
     return export
-
-
-def kind_names() -> dict[str, str]:
-    """The three kinds of attention."""
-    return {
-        "encoder": _("Encoder self-attention"),
-        "decoder": _("Decoder self-attention"),
-        "cross": _("Cross-attention"),
-    }
-
-
-def _window_controls(run, kind: str) -> None:
-    """Where the exact part of a long map begins."""
-    for key, label, count in (
-        ("from_q", _("First query"), len(run.query_tokens(kind))),
-        ("from_k", _("First key"), len(run.key_tokens(kind))),
-    ):
-        if count > EXACT:
-            st.session_state[key] = min(st.session_state[key], count - 1)
-            st.number_input(label, 0, count - 1, step=16, key=key, width=130)
 
 
 def display_controls(*, raw: bool = True) -> None:

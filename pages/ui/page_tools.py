@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import streamlit as st
 
 from pages.ui.state import Setting, can_undo, link, reset, undo
-from pages.ui.text import _
+from pages.ui.text import _, verbatim
 
 
 def page_tools(page: str, settings: Mapping[str, Setting]) -> None:
@@ -18,3 +18,11 @@ def page_tools(page: str, settings: Mapping[str, Setting]) -> None:
         st.caption(_("The link opens this page as it is now."))
         if left:
             st.caption(_("Too long for a link, so it stays here: {names}.").format(names=", ".join(left)))
+
+
+def not_understood(ignored: list[str]) -> list[str]:
+    """A sentence about what a link says and the page cannot use; none where there is nothing."""
+    if not ignored:
+        return []
+    names = ", ".join(verbatim(name[:30]) for name in ignored[:6])
+    return [_("Not understood in the link, so left at its default: {names}.").format(names=names)]
