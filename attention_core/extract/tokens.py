@@ -12,9 +12,12 @@ part it is, "海 1/2". There is always one label for each token.
 
 import re
 import unicodedata
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from ..errors import AttentionError
 
@@ -212,9 +215,11 @@ def _labels(pieces: Sequence[bytes | None]) -> list[str | None]:
     labels: list[str | None] = [None] * len(pieces)
     for run in _runs(pieces):
         data = [pieces[index] for index in run]
-        characters = _characters(b"".join(data))
+        spelled = b"".join(data)
+        characters = _characters(spelled)
+        starts = list(accumulate((size for _, size in characters), initial=0))
         held = _holders(data, characters)
-        parts_of = [sum(number in numbers for numbers in held) for number in range(len(characters))]
+        parts_of = Counter(number for numbers in held for number in numbers)
         seen = [0] * len(characters)
         for index, piece, numbers in zip(run, data, held):
             texts = [""]
@@ -222,7 +227,7 @@ def _labels(pieces: Sequence[bytes | None]) -> list[str | None]:
                 character, _ = characters[number]
                 seen[number] += 1
                 if character is None:
-                    texts += [f"0x{b''.join(data)[sum(size for _, size in characters[:number])]:02X}", ""]
+                    texts += [f"0x{spelled[starts[number]]:02X}", ""]
                 elif parts_of[number] > 1:
                     texts += [f"{_visible(character)} {seen[number]}/{parts_of[number]}", ""]
                 else:
@@ -261,7 +266,8 @@ def _without_leading_space(text: str, span: tuple[int, int]) -> tuple[int, int]:
 def _word_at(words: Sequence[tuple[int, int]], span: tuple[int, int]) -> int | None:
     """The word that holds the last character of the span (a leading space may belong to the word before)."""
     last = max(span[0], span[1] - 1)
-    return next((number for number, (start, end) in enumerate(words) if start <= last < end), None)
+    number = bisect_right(words, last, key=lambda word: word[0]) - 1
+    return number if number >= 0 and last < words[number][1] else None
 
 
 def _renumbered(tokens: list[Token]) -> list[Token]:

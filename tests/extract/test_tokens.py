@@ -1,6 +1,7 @@
 """Labels, flags, spans and words, for the three ways in which tokenizers write pieces."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -184,6 +185,18 @@ def test_edge_texts_are_traced_with_a_label_for_each_row_and_column(text_model, 
 def test_ten_thousand_characters_are_refused_with_the_counts(text_model):
     with pytest.raises(AttentionError, match="the source has 10002 tokens, but this model takes at most 32"):
         trace(text_model, "x" * 10_000)
+
+
+def test_labels_of_a_long_text_take_no_longer_than_the_text(text_model):
+    def seconds(count: int) -> float:
+        start = time.process_time()
+        tokens = BYTES.encode("海x " * count)
+        BYTES.describe([token.id for token in tokens])
+        return time.process_time() - start
+
+    assert min(seconds(4000) for _ in range(3)) < 16 * min(
+        seconds(500) for _ in range(3)
+    )  # 64 times if it were quadratic
 
 
 def test_a_tokenizer_that_cuts_elsewhere_does_not_cut_here():
