@@ -37,6 +37,7 @@ AUXILIARY_WEIGHTS = {"masked": 0.5, "next": 0.2, "previous": 0.2}
 NEIGHBOUR_SHARE = 0.15  # of the places are asked for their neighbour
 FADE = (0.67, 0.9)  # of the time: the auxiliary losses and the noise that serves it go
 WARM_UP_STEPS = 150
+FLAT = 0.65  # of the time the rates stay at their height
 
 
 def make_config(vocab_size: int, d_model: int = 256, layers: int = 3, heads: int = 8) -> BartConfig:
@@ -110,11 +111,11 @@ class Denoiser(nn.Module):
 
 
 def rate_factor(step: int, progress: float) -> float:
-    """Warm-up by steps, flat to half of the time, then a cosine to 2 %."""
+    """Warm-up by steps, flat to FLAT of the time, then a cosine to 2 %."""
     warm = min(1.0, (step + 1) / WARM_UP_STEPS)
-    if progress < 0.5:
+    if progress < FLAT:
         return warm
-    return warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - 0.5) / 0.5))))
+    return warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - FLAT) / (1 - FLAT)))))
 
 
 def faded(progress: float) -> float:
