@@ -88,6 +88,18 @@ def test_without_a_mask_causality_comes_from_the_module():
     assert torch.equal(call(causal=True).mask(), masks.causal(5, 7))
 
 
+@pytest.mark.parametrize("name", ["bart_unequal", "mbart", "t5", "bert", "bert_decoder"])
+def test_in_a_session_the_library_writes_every_mask_out_also_where_it_would_rely_on_causality(name):
+    model = load_model(forms.built(forms.BY_NAME[name]))
+    run = trace(model, forms.ids(7))
+    for kind in run.kinds:
+        for layer in range(run.num_layers(kind)):
+            mask = run._call(kind, layer).attention_mask
+            assert mask.dtype == torch.bool and mask.shape == (2, 1, 7, 7)
+            expected = masks.causal(7) if kind == "decoder" else masks.full(7)
+            assert torch.equal(mask[1, 0], expected)
+
+
 def test_a_float_mask_is_refused_not_guessed(fix_b):
     mask = torch.zeros(1, 1, 6, 6)
     seen = []
