@@ -147,7 +147,7 @@ def _rows(sides: Sides, compared: MapComparison, window: Window, key: str) -> No
         )
     with right:
         st.markdown(
-            _("**Entropy of each row**: {second}; the tick is {first}").format(
+            _("**Entropy of each row.** Bar: {second}. Tick: {first}.").format(
                 first=sides.names[0], second=sides.names[1]
             )
         )

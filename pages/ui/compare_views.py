@@ -241,7 +241,7 @@ def show_untrained(place: Place, head: int) -> Table:
         st.caption(_("Pattern shares after Clark et al. 2019, over rows that see at least two keys."))
         numbers_table(compared, sides.names)
     with right:
-        st.markdown(_("**Entropy of each head**: trained; the tick is untrained"))
+        st.markdown(_("**Entropy of each head.** Bar: trained. Tick: untrained."))
         show_figure(
             bars_figure(
                 _head_names(len(entropies[1])),

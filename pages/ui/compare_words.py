@@ -15,7 +15,7 @@ from pages.ui.text import _, verbatim
 
 def verdict_names() -> dict[str, str]:
     """Verdicts on a stage."""
-    return {"bit-equal": _("bit-equal"), "equal": _("equal"), "differs": _("differs")}
+    return {"bit-equal": _("bit‑equal"), "equal": _("equal"), "differs": _("differs")}
 
 
 def verdict(equality: Equality) -> str:
@@ -86,8 +86,8 @@ def output_moved(effect: OutputEffect) -> str:
     if effect.relative == 0:
         return _("The module's output did not move at all.")
     return _(
-        "The module's output, all heads together, moved by {relative} % of its length; its direction is kept "
-        "to a cosine of {cosine}."
+        "The module's output, all heads together, moved by {relative} % of its length; the cosine between its "
+        "old and its new direction is {cosine}."
     ).format(relative=number(100 * effect.relative, 3), cosine=number(effect.cosine, 3))
 
 

@@ -170,6 +170,12 @@ def test_alike_heads_stand_together():
     assert cluster_order(np.zeros((1, 1))) == [0] and cluster_order(np.zeros((2, 2))) == [0, 1]
 
 
+def test_heads_on_a_line_come_in_its_order():
+    places = np.array([5.0, 0.0, 9.1, 2.0, 7.2, 1.1, 3.3, 11.6])
+    order = cluster_order(np.abs(places[:, None] - places))
+    assert (np.diff(places[order]) > 0).all() or (np.diff(places[order]) < 0).all()
+
+
 def test_the_best_match_is_the_best_in_all():
     real = maps(heads=6, spread=4.0)
     order = [4, 0, 5, 2]

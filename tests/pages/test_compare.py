@@ -120,7 +120,7 @@ def test_the_first_view_is_a_finished_proof():
     assert "**Equal.**" in page.app.success[0].value and not page.app.warning and not page.errors
     rows = page.table("stage")
     assert [row[0][0] for row in rows[1:]] == list("QKVSACO")
-    assert all(row[-1] in ("equal", "bit-equal") for row in rows[1:])
+    assert all(row[-1] in ("equal", "bit‑equal") for row in rows[1:])
     assert {row[0].split()[1]: row[-1] for row in rows[1:]}["Context"] == "equal"
     ours, theirs, difference = page.panels("proof")
     np.testing.assert_allclose(theirs, weights(), atol=1e-6)
