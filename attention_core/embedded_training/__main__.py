@@ -7,6 +7,7 @@ from attention_core.embedded_training.card import write_card
 from attention_core.embedded_training.evaluate import evaluate
 from attention_core.embedded_training.export import export_model, export_stories, export_tokenizer
 from attention_core.embedded_training.prepare import Split, prepare
+from attention_core.embedded_training.revive import revive
 from attention_core.embedded_training.train import best_checkpoint, load_checkpoint, train
 
 STEPS = ("prepare", "train", "evaluate")
@@ -34,18 +35,25 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=104, help="length of the training by the clock (default: 104)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", type=Path, help="checkpoint to go on from, with its optimiser")
+    parser.add_argument("--revive", action="store_true", help="with --resume: let its resting heads begin anew first")
     parser.add_argument("--checkpoint", type=Path, help="checkpoint to evaluate (default: the best on the dev books)")
     parser.add_argument("--notes", type=Path, help="a text file with remarks on this run, for the card")
     parser.add_argument("--test", nargs="+", default=Split.test, metavar="BOOK", help="books held out for the figures")
     parser.add_argument("--dev", nargs="+", default=Split.dev, metavar="BOOK", help="books that choose the checkpoint")
     options = parser.parse_args(arguments)
+    if options.revive and options.resume is None:
+        parser.error("--revive needs --resume CHECKPOINT")
 
     data, run = options.work / "data", options.work / "run"
     out = options.out or options.work / "model"
     if "prepare" in options.steps:
         prepare(options.texts, data, Split(test=tuple(options.test), dev=tuple(options.dev)))
     if "train" in options.steps:
-        train(data, run, options.minutes, seed=options.seed, resume=options.resume)
+        resume = options.resume
+        if options.revive:
+            resume = run / "revived.pt"
+            revive(options.resume, data, resume)
+        train(data, run, options.minutes, seed=options.seed, resume=resume)
     if "evaluate" in options.steps:
         checkpoint = options.checkpoint or best_checkpoint(run)
         model, state = load_checkpoint(checkpoint)

@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from attention_core.embedded_training import card, evaluate, export, heads, train
+from attention_core.embedded_training import card, evaluate, export, heads, revive, train
 from attention_core.embedded_training.optimiser import MuonAdam, orthogonalise
 from attention_core.embedded_training.prepare import Split, prepare
 
@@ -106,8 +106,8 @@ def test_orthogonalise_brings_singular_values_near_one():
 
 def test_schedule_warms_up_stays_flat_and_decays():
     assert train.rate_factor(0, 0.0) == pytest.approx(1 / 150)
-    assert train.rate_factor(500, 0.3) == train.rate_factor(500, 0.49) == 1.0
-    assert train.rate_factor(500, 0.75) == pytest.approx(0.51)
+    assert train.rate_factor(500, 0.3) == train.rate_factor(500, 0.64) == 1.0
+    assert train.rate_factor(500, 0.825) == pytest.approx(0.51)
     assert train.rate_factor(500, 1.0) == pytest.approx(0.02)
     assert train.faded(0.5) == 1.0 and train.faded(0.95) == 0.0 and 0 < train.faded(0.8) < 1
 
@@ -171,3 +171,24 @@ def test_switching_a_head_off_removes_its_slice_and_nothing_else(data):
         changed = logits()
     assert (seen["context"][..., 16:] == 0).all() and torch.equal(seen["context"][..., :16], context[..., :16])
     assert not torch.equal(changed, intact) and torch.equal(logits(), intact)
+
+
+def test_a_revived_head_begins_anew_and_the_others_stay(data, run, tmp_path, monkeypatch):
+    _, path = run
+    name, head, piece = "model.decoder.layers.1.encoder_attn", 2, slice(16, 24)
+    monkeypatch.setattr(revive, "resting_heads", lambda model, sentences: {name: [head]})
+    revive.revive(path, data, tmp_path / "revived.pt")
+    before, after = (torch.load(p, weights_only=True)["optimiser"]["masters"] for p in (path, tmp_path / "revived.pt"))
+    changed = {key for key in before if not torch.equal(before[key], after[key])}
+    parts = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias", "out_proj.weight", "out_proj.bias")
+    assert changed == {f"bart.{name}.{part}" for part in parts}
+    query = f"bart.{name}.q_proj.weight"
+    assert torch.equal(after[query][:16], before[query][:16]) and 0.01 < after[query][piece].std() < 0.03
+    out = f"bart.{name}.out_proj"
+    assert (after[f"{out}.weight"][:, piece] == 0).all()
+    assert torch.equal(after[f"{out}.weight"][:, :16], before[f"{out}.weight"][:, :16])
+    model, _ = train.load_checkpoint(path)
+    dev = train.evaluation_batches(train.load_books(data, "dev"), vocab(data), 64, seed=2)
+    mean = revive.mean_contexts(model, [name], dev)[name]
+    moved = after[f"{out}.bias"] - before[f"{out}.bias"]
+    torch.testing.assert_close(moved, before[f"{out}.weight"][:, piece] @ mean[piece], atol=1e-5, rtol=1e-4)
