@@ -34,8 +34,8 @@ ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--d
         "--disable-sync", "--no-first-run"]  # fmt: skip
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve one two three four"
-ONE = {"text": WORDS, "dm": 64, "heads": 4, "wq": "random", "wk": "random"}
-ALL = {"input": "count", "n": 64, "dm": 96, "heads": 12, "wq": "random", "wk": "random", "view": "all"}
+ONE = {"text": WORDS, "dm": 64, "heads": 4, "wq": "random", "wk": "random", "temp": 0.1}
+ALL = {"input": "count", "n": 64, "dm": 96, "heads": 12, "wq": "random", "wk": "random", "view": "all", "temp": 0.1}
 VARIANTS = {
     "one head": ("shipped", ONE),
     "one head, text": ("text", ONE),
@@ -150,20 +150,17 @@ class Variant:
             self.slider.wait_for()
         self.times: list[float] = []
         self.sizes: list[int] = []
-        self.right = True
 
     def _count(self, frame) -> None:
         self.received += len(frame)
 
     def step(self) -> None:
-        """One key press; to the right and to the left in turn."""
-        self.page.bring_to_front()
+        """One key press to the right: each picture is a new one, which Streamlit cannot have sent before."""
         self.page.wait_for_function(READY)
         self.slider.focus()
         self.page.evaluate(ARM)
         before = self.received
-        self.page.keyboard.press("ArrowRight" if self.right else "ArrowLeft")
-        self.right = not self.right
+        self.page.keyboard.press("ArrowRight")
         self.times.append(self.page.evaluate("() => window.measured"))
         self.page.wait_for_function(READY)
         self.sizes.append(self.received - before)
@@ -179,14 +176,18 @@ def measure(samples: int, warm_up: int) -> dict[str, Variant]:
             await_health(url)
         with sync_playwright() as playwright:
             found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-            browser = playwright.chromium.launch(executable_path=found, args=ARGS)
-            variants = {name: Variant(browser, servers[kind][1], query) for name, (kind, query) in VARIANTS.items()}
+            # A browser each: Chromium gives no frames to a window that others of it cover.
+            browsers = {name: playwright.chromium.launch(executable_path=found, args=ARGS) for name in VARIANTS}
+            variants = {
+                name: Variant(browsers[name], servers[kind][1], query) for name, (kind, query) in VARIANTS.items()
+            }
             for _ in range(warm_up + samples):
                 for variant in variants.values():
                     variant.step()
             for variant in variants.values():
                 variant.times, variant.sizes = variant.times[warm_up:], variant.sizes[warm_up:]
-            browser.close()
+            for browser in browsers.values():
+                browser.close()
     finally:
         for server, _ in servers.values():
             server.terminate()
@@ -203,6 +204,8 @@ def main() -> int:
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.samples + chosen.warm_up > 49:
+        parser.error("the slider has 49 steps")
     if chosen.serve:
         serve(chosen.serve, chosen.port)
         return 0

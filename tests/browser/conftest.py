@@ -21,6 +21,8 @@ PHONE = (
     "Mozilla/5.0 (Linux; Android 14; Pixel 8) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0 Mobile Safari/537.36"
 )
 WAIT = 120_000
+# Milliseconds between looks: not every frame, since Chromium gives no frames to a window that another one covers.
+POLL = 50
 # Streamlit's own front end looks these up when it starts, whatever the app does; they fail behind a closed door.
 STREAMLITS_HOSTS = {"webhooks.fivetran.com", "data.streamlit.io", "checkip.amazonaws.com"}
 # On a cold link to a page, its front end first tries whether the app lies under the page's own path.
@@ -157,13 +159,13 @@ class Visitor:
 
     def settle(self) -> "Visitor":
         """Waits until no run is going and everything is drawn."""
-        self.page.wait_for_function(SETTLED)
+        self.page.wait_for_function(SETTLED, polling=POLL)
         assert self.page.locator('[data-testid="stException"]').count() == 0, self.page.inner_text("body")[-800:]
         return self
 
     def until(self, condition: str, argument=None) -> "Visitor":
         """Waits for a condition in the page, then until everything stands."""
-        self.page.wait_for_function(condition, arg=argument)
+        self.page.wait_for_function(condition, arg=argument, polling=POLL)
         return self.settle()
 
     def until_query(self, part: str) -> "Visitor":
