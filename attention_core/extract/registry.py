@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 from ..errors import AttentionError
 from ..layer import masks
 from ..layer.attention import AttentionSteps, attention_steps
-from .session import before_attention, is_any_open, session_of
+from .session import before_attention, masks_are_written, session_of
 
 NAME = "attention_core"
 OUTPUT = "output embedding"
@@ -87,20 +87,20 @@ class Call:
         query, key, value, mask = (row(x) for x in (self.query, self.key, self.value, self.attention_mask))
         return replace(self, query=query, key=key, value=value, attention_mask=mask, options=options)
 
-    def mask(self) -> Tensor | None:
-        """Boolean, True = may attend, broadcastable to (batch, heads, query_len, key_len); None = all visible.
+    def mask(self) -> Tensor:
+        """(batch or 1, 1 or heads, query_len, key_len), boolean, True = may attend.
 
-        In a session the library is made to write causality into the mask. A family that makes no mask for some attention
-        falls back to the rule of the library's fused function: causal from the upper left if the module says so.
+        Where the library made no mask, its fused attention goes by the same rule: causal from the upper left if the module
+        says so, else everything is visible.
         """
         if self.attention_mask is not None:
             masks.check_boolean(self.attention_mask)
             return self.attention_mask
         causal = self.is_causal if self.is_causal is not None else getattr(self.module, "is_causal", True)
-        query_len, key_len = self.query.shape[2], self.key.shape[2]
-        if not causal or query_len == 1:
-            return None
-        return masks.causal(query_len, key_len).to(self.query.device)
+        batch, _, query_len, _ = self.query.shape
+        made = masks.causal if causal and query_len > 1 else masks.full
+        mask = made(query_len, self.key.shape[2]).to(self.query.device)
+        return mask.expand(batch, 1, *mask.shape)
 
     def _refuse_unknown(self) -> None:
         known = _BYSTANDERS | {"position_bias"} | ({"sliding_window"} if self.attention_mask is not None else set())
@@ -132,8 +132,8 @@ def _attention(
 
 
 def _mask(**arguments) -> Tensor | None:
-    """The library's mask; in a session always written out, since causality else hides in the module's is_causal."""
-    if is_any_open():
+    """The library's mask; written out for a session that asks for it, else None where is_causal or nothing says the same."""
+    if masks_are_written():
         arguments |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     return sdpa_mask(**arguments)
 

@@ -29,6 +29,9 @@ class Session:
             the same thread are left alone.
     """
 
+    # Whether the library must write every mask out, also where its fused attention could go without.
+    writes_masks = False
+
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self.modules = modules
 
@@ -55,6 +58,11 @@ def opened(session: Session) -> Iterator[Session]:
 
 def is_any_open() -> bool:
     return _OPEN.get() is not None
+
+
+def masks_are_written() -> bool:
+    session = _OPEN.get()
+    return session is not None and session.writes_masks
 
 
 def session_of(module: nn.Module) -> Session | None:

@@ -84,20 +84,23 @@ def test_heads_that_share_keys_are_repeated():
 
 
 def test_without_a_mask_causality_comes_from_the_module():
-    assert call(causal=False).mask() is None
-    assert torch.equal(call(causal=True).mask(), masks.causal(5, 7))
+    assert torch.equal(call(causal=False).mask(), masks.full(5, 7)[None, None])
+    assert torch.equal(call(causal=True).mask(), masks.causal(5, 7)[None, None])
 
 
 @pytest.mark.parametrize("name", ["bart_unequal", "mbart", "t5", "bert", "bert_decoder"])
-def test_in_a_session_the_library_writes_every_mask_out_also_where_it_would_rely_on_causality(name):
+def test_every_mask_is_shown_whether_the_library_wrote_it_out_or_relied_on_causality(name):
     model = load_model(forms.built(forms.BY_NAME[name]))
-    run = trace(model, forms.ids(7))
-    for kind in run.kinds:
-        for layer in range(run.num_layers(kind)):
-            mask = run._call(kind, layer).attention_mask
-            assert mask.dtype == torch.bool and mask.shape == (2, 1, 7, 7)
-            expected = masks.causal(7) if kind == "decoder" else masks.full(7)
-            assert torch.equal(mask[1, 0], expected)
+    for exact in (True, False):
+        run = trace(model, forms.ids(7), exact=exact)
+        for kind in run.kinds:
+            for layer in range(run.num_layers(kind)):
+                call = run._call(kind, layer)
+                expected = masks.causal(7) if kind == "decoder" else masks.full(7)
+                assert call.mask().shape == (2, 1, 7, 7) and call.mask().dtype == torch.bool
+                assert torch.equal(call.mask()[1, 0], expected)
+                assert not exact or call.attention_mask is not None
+                assert torch.equal(run.steps(kind, layer).full_mask()[1, 0], expected)
 
 
 def test_a_float_mask_is_refused_not_guessed(fix_b):

@@ -91,6 +91,9 @@ def test_logits_are_those_of_the_model(form, pairs):
     with torch.no_grad():
         expected = reference(**library).logits
     assert torch.equal(trace(model, **ours, exact=True).logits(), expected)
+    with torch.no_grad():
+        plain = model.module(**library).logits
+    assert torch.equal(trace(model, **ours).logits(), plain)  # a fused recording is the plain run
     assert torch.allclose(trace(model, **ours).logits([2, 0]), expected[:, [2, 0]], rtol=1e-4, atol=1e-4)
 
 
