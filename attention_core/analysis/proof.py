@@ -30,10 +30,10 @@ _DRAWS = 4.0
 
 @dataclass(frozen=True)
 class Continuation:
-    """What the model writes, greedily, for the first text: ids after the start token, and their labels."""
+    """What the model writes, greedily, for the first text: the ids after the start token, and the text that they spell."""
 
     ids: tuple[int, ...]
-    labels: tuple[str, ...]
+    text: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,9 +221,7 @@ def _arguments(run: Trace) -> dict:
 def _continuation(run: Trace, tokens: int, session: Session) -> Continuation:
     with opened(session):
         side = generated(run.model, run.source, Generation(max_new_tokens=tokens), [])
-    ids = side.labels[0].tolist()
-    labels = [token.label for token in side.tokens[0][1:]]
-    return Continuation(tuple(ids), tuple(labels))
+    return Continuation(tuple(side.labels[0].tolist()), side.texts[0])
 
 
 def _last(logits: Tensor) -> tuple[tuple[int, float], ...]:

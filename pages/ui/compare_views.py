@@ -107,7 +107,7 @@ def _whole_model(explored: Explored) -> None:
         st.markdown(_("**What the model writes**, word by word the likeliest"))
         for name, written in ((_("fused"), proved.fused_text), (_("from scratch"), proved.ours_text)):
             st.caption(name)
-            st.text("".join(written.labels).replace("·", " ").strip())
+            st.text(written.text)
 
 
 def _label(reader, token: int) -> str:
