@@ -22,7 +22,9 @@ the numbers themselves, and no tolerance is chosen by hand. Faults of method (a 
 of magnitude outside.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf, sqrt
 
 import torch
@@ -117,43 +119,51 @@ def compare_steps(ours: AttentionSteps, theirs: AttentionSteps, projections: Pro
             )
     found = {name: _Largest() for name in STAGES}
     coarse = _coarser(ours.query.dtype, theirs.query.dtype)
+    # Bounds are computed in the wider of the two dtypes.
+    size = partial(_size, torch.promote_types(ours.scores.dtype, theirs.scores.dtype))
     product = None
     for head in range(theirs.query.shape[1]):
-        bounds, seen = _head_bounds(ours, theirs, projections, head, coarse)
+        bounds, seen = _head_bounds(ours, theirs, projections, head, coarse, size)
         for name in STAGES[:-1]:
             found[name].add(getattr(ours, name)[:, head], getattr(theirs, name)[:, head], bounds[name], head)
         part = projections.head(head)
         if part.out_weight is not None:
-            weight = _size(part.out_weight).T
-            pair = torch.stack([seen["context"] @ weight, _size(theirs.context[:, head]) @ weight])
+            weight = size(part.out_weight).T
+            pair = torch.stack([seen["context"] @ weight, size(theirs.context[:, head]) @ weight])
             product = pair if product is None else product + pair
     if ours.output is not None and theirs.output is not None and product is not None:
-        bias = 0 if projections.out_bias is None else _size(projections.out_bias)
+        bias = 0 if projections.out_bias is None else size(projections.out_bias)
         terms = projections.out_weight.shape[1]
         found["output"].add(ours.output, theirs.output, product[0] + rounding(terms, coarse) * (product[1] + bias))
     return Equality(tuple(largest.result(name) for name, largest in found.items() if largest.cells))
 
 
 def _head_bounds(
-    ours: AttentionSteps, theirs: AttentionSteps, projections: Projections, head: int, dtype: torch.dtype
+    ours: AttentionSteps,
+    theirs: AttentionSteps,
+    projections: Projections,
+    head: int,
+    dtype: torch.dtype,
+    size: Callable[[Tensor], Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """How far rounding may move each cell of one head, and how far the two sides are apart within that.
 
-    Both are (batch, rows, columns) by stage, for all stages but the output.
+    Both are (batch, rows, columns) by stage, for all stages but the output. ``size`` gives absolute values in the dtype that
+    bounds are computed in, ``dtype`` is the coarser one of the two sides.
     """
     part, bounds, seen = projections.head(head), {}, {}
 
     def bound(name: str, allowed: Tensor) -> None:
         bounds[name] = allowed
-        apart = _size(getattr(ours, name)[:, head] - getattr(theirs, name)[:, head])
+        apart = size(getattr(ours, name)[:, head] - getattr(theirs, name)[:, head])
         seen[name] = torch.where(apart <= allowed, apart, allowed)
 
     for name in ("query", "key", "value"):
         x, weight, bias = (getattr(part, f"{name}_{what}") for what in ("input", "weight", "bias"))
-        sizes = _size(x) @ _size(weight).T
-        sizes = sizes if bias is None else sizes + _size(bias)
+        sizes = size(x) @ size(weight).T
+        sizes = sizes if bias is None else sizes + size(bias)
         bound(name, rounding(weight.shape[1], dtype) * sizes)
-    query, key, value = (_size(getattr(theirs, name)[:, head]) for name in ("query", "key", "value"))
+    query, key, value = (size(getattr(theirs, name)[:, head]) for name in ("query", "key", "value"))
     wide = _coarser(ours.scores.dtype, theirs.scores.dtype)
     off = seen["query"] @ key.mT + (query + seen["query"]) @ seen["key"].mT
     bound("scores", theirs.scale * (off + rounding(query.shape[-1], wide) * (query @ key.mT)))
@@ -162,7 +172,7 @@ def _head_bounds(
     below = torch.where(mask, torch.where(mask, scores, -inf).amax(-1, keepdim=True) - scores, 0)
     moved = torch.where(mask, seen["scores"] + torch.finfo(wide).eps * below, 0)
     apart = torch.expm1(moved + moved.amax(-1, keepdim=True)) + rounding(scores.shape[-1], wide)
-    weights = _size(theirs.weights[:, head])
+    weights = size(theirs.weights[:, head])
     bound("weights", weights * apart + torch.where(mask, torch.finfo(wide).tiny, 0))
 
     off = seen["weights"] @ (value + seen["value"]) + weights @ seen["value"]
@@ -203,9 +213,9 @@ class _Largest:
         return StageDifference(stage, self.largest, relative, self.share, self.outside, self.cells, self.where, verdict)
 
 
-def _size(x: Tensor) -> Tensor:
-    """Absolute values, in float32 or wider."""
-    return x.detach().to(torch.promote_types(x.dtype, torch.float32)).abs()
+def _size(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """Absolute values."""
+    return x.detach().to(dtype).abs()
 
 
 def _coarser(first: torch.dtype, second: torch.dtype) -> torch.dtype:
