@@ -134,14 +134,12 @@ def test_on_a_phone(visit, phone):
     for (top, height, _left, _width), (below, *_rest) in itertools.pairwise(axes):
         assert below >= top + height, "panels stand one below the other"
     assert all(width > 200 and left + width <= 390 for _top, _height, left, width in axes)
-    sidebar = page.get_by_test_id("stSidebar")
-    assert sidebar.get_attribute("aria-expanded") == "false"
+    inside = """() => { const box = document.querySelector('.st-key-dm')?.getBoundingClientRect();
+        return !!box && box.width > 0 && box.left >= 0 && box.right <= innerWidth; }"""
+    assert not page.evaluate(inside), "the sidebar is folded"
     page.get_by_test_id("stExpandSidebarButton").click()
-    page.wait_for_selector('[data-testid="stSidebar"][aria-expanded="true"]')
+    page.wait_for_function(inside, polling=50)
     slider = page.locator(".st-key-dm input[type=range]")
-    slider.scroll_into_view_if_needed()
-    box = page.locator(".st-key-dm").bounding_box()
-    assert 0 <= box["x"] and box["x"] + box["width"] <= 390
     slider.press("ArrowRight")
     visitor.until_query("dm=34")
 
