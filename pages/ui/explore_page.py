@@ -71,7 +71,7 @@ def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
     """Views and what acts on the whole page; then which head. Returns the place of the export."""
     run, keys = first.trace, HeadKeys("kind", "layer", "h")
     settle_head(run, keys, said)
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar"):
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="xsmall", key="toolbar"):
         views = {
             "all": _("All heads"),
             "one": _("One head"),

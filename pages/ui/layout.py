@@ -33,6 +33,10 @@ _ICON = (
     '<path d="M1 1h4v4H1z M1 6h4v4H1z M6 6h4v4H6z M1 11h4v4H1z M6 11h4v4H6z M11 11h4v4h-4z"/></svg>'
 )
 
+# All but the camera. (Naming the camera alone takes a list of lists, which plotly finds changed at every update and then draws
+# the figure anew.)
+_OTHER_BUTTONS = ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"]
+
 _freeze_lock = threading.Lock()
 _frozen_modules = 0
 
@@ -92,7 +96,7 @@ def show_figure(figure, key: str, alt: str, on_click: Callable | None = None, *,
         config = FIGURE_CONFIG | {
             "displayModeBar": "hover",
             "displaylogo": False,
-            "modeBarButtons": [["toImage"]],
+            "modeBarButtonsToRemove": _OTHER_BUTTONS,
             "toImageButtonOptions": {"format": picture, "filename": key, "scale": 2 if picture == "png" else 1},
         }
     st.plotly_chart(
