@@ -138,7 +138,7 @@ def test_all_heads_stand_in_one_picture(build):
     page = build(heads=8).set("button_group", "view", "all").fine()
     (image,) = [trace for trace in page.figure["data"] if trace["type"] == "image"]
     assert image["source"].startswith("data:image/png")
-    (clicks,) = [trace for trace in page.figure["data"] if trace["type"] == "scatter"]
+    (clicks,) = [trace for trace in page.figure["data"] if "customdata" in trace]
     assert [name for name, _ in clicks["customdata"]] == [f"head {h}" for h in range(8)]
     first = image["source"]
     page.set("selectbox", "tiles", "scores").fine()
@@ -193,6 +193,10 @@ def test_what_is_set_stays_over_pages(build):
     for stage, panel in page.fine().panels.items():
         np.testing.assert_array_equal(panel.z, shown[stage].z)
     assert page.set("toggle", "cross", True)["text2"] == "theirs"
+    page.app.query_params = {}
+    page.app.switch_page("app.py").run()
+    page.app.switch_page("pages/build.py").run()
+    assert (page["cross"], page["text2"]) == (True, "theirs"), "and so does one that came late"
 
 
 def test_what_came_by_link_stays_over_pages(build):
