@@ -1,6 +1,7 @@
 """Shared models and traces: loaded once, each visitor's own numbers, nothing left behind, nothing half-written kept."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -78,6 +79,9 @@ def test_what_nobody_waits_for_is_stopped_and_not_kept(empty):
 
     with pytest.raises(Gone):
         cache.run(key, leave)
+    deadline = time.monotonic() + 60
+    while key in cache._jobs and time.monotonic() < deadline:
+        time.sleep(0.02)
     whole = cache.run(key)
     assert not [notice for notice in whole.notices if "stopped" in str(notice)]
     assert seen[-1] > 1
