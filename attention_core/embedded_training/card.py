@@ -1,6 +1,7 @@
 """Write MODEL_CARD.md of a model folder: the words of card_template.md around the figures of figures.json."""
 
 import json
+from html import escape
 from pathlib import Path
 from string import Template
 
@@ -20,7 +21,8 @@ def _heads(figures: dict, kind: str) -> str:
     rows = []
     for row in figures["heads"][kind]:
         off = switched_off[row["layer"], row["head"]]
-        label = f"**{row['label']}**" if row["strong"] else row["label"]
+        label = f"`{row['label']}`" if row["label"] else ""
+        label = f"**{label}**" if row["strong"] else label
         values = [f"{row[name]:.2f}" for name in columns]
         accuracies = [f"{off[key]:.3f}" for key in ("visible_accuracy", "masked_accuracy")]
         rows.append([f"{row['layer']}.{row['head']}", label, *values, *accuracies])
@@ -46,10 +48,10 @@ def _counts(figures: dict) -> str:
     for kind in KINDS:
         heads = figures["heads"][kind]
         named = [
-            f"{name} {n}" for name in PATTERNS[kind] if (n := sum(r["strong"] and r["label"] == name for r in heads))
+            f"`{name}` {n}" for name in PATTERNS[kind] if (n := sum(r["strong"] and r["label"] == name for r in heads))
         ]
-        resting = [f"{name} {n}" for name in RESTING[kind] if (n := sum(r["label"] == name for r in heads))]
-        rows.append([kind, len(heads), ", ".join(named) or "none", ", ".join(f"`{r}`" for r in resting) or "none"])
+        resting = [f"`{name}` {n}" for name in RESTING[kind] if (n := sum(r["label"] == name for r in heads))]
+        rows.append([kind, len(heads), ", ".join(named) or "none", ", ".join(resting) or "none"])
     return _table(["kind", "heads", "with a pattern above 0.8", "resting above 0.5"], rows)
 
 
@@ -58,11 +60,12 @@ def write_card(folder: Path, notes: str = "") -> None:
     figures = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
     accuracy, dev = figures["accuracy"], figures["dev_accuracy"]
     gates = [
-        [name, f"{gate['measured']:.3g}", gate["needed"], "met" if gate["met"] else "**missed**"]
+        [name, f"{gate['measured']:.3f}", gate["needed"], "met" if gate["met"] else "**missed**"]
         for name, gate in figures["gates"].items()
     ]
-    infill = [[p["text"], p["hidden"], p["answer"]] for p in figures["infill"]]
-    copies = [[p["text"], "exact" if p["exact"] else p["answer"]] for p in figures["copies"]]
+    # Unescaped, <mask> is swallowed as an HTML tag.
+    infill = [[escape(p[key], quote=False) for key in ("text", "hidden", "answer")] for p in figures["infill"]]
+    copies = [[p["text"], "exact" if p["exact"] else escape(p["answer"], quote=False)] for p in figures["copies"]]
     run = figures["run"]
     card = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         steps=run["step"],
