@@ -10,7 +10,7 @@ import streamlit as st
 
 from attention_core.errors import AttentionError
 from attention_core.figures.palette import Palette, palette
-from pages.ui.state import Setting, choice
+from pages.ui.state import Setting, choice, note_page
 from pages.ui.text import _, error_text
 
 # The one line for a new page.
@@ -44,6 +44,7 @@ _frozen_modules = 0
 def begin_page(page: str, title: str) -> None:
     """Sets the page up and draws the menu. Call it first."""
     st.set_page_config(page_title=f"{title} · Attention", page_icon=_ICON, layout="wide")
+    note_page(page)
     st.html(_STYLE)
     with st.sidebar, st.container(gap=None, key="menu"):
         for path, label, icon in MENU.values():

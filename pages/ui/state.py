@@ -17,6 +17,9 @@ from streamlit.errors import StreamlitAPIException
 # A URL of about 8,000 characters still passes everywhere; a text has three bytes a character at worst, each as %XX.
 MOST_URL_CHARACTERS = 1500
 _MOST_UNDO = 50
+# What the session remembers over pages: the page that is open, whether it was just come to, and the latest value of each
+# key. Two pages that list a key share its value.
+_PAGE, _ARRIVED, _LATEST = "_page", "_arrived", "_latest"
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,12 @@ def text(key: str, default: str = "", *, travels: bool = True) -> Setting:
     return Setting(key, default, str, str if travels else None)
 
 
+def note_page(page: str) -> None:
+    """Notes which page is open, so that open_settings knows when a person arrives at it from another one."""
+    if st.session_state.get(_PAGE) != page:
+        st.session_state[_PAGE], st.session_state[_ARRIVED] = page, True
+
+
 def open_settings(page: str, settings: Mapping[str, Setting]) -> list[str]:
     """Brings in a link, and gives every widget of the page its value.
 
@@ -116,7 +125,8 @@ def open_settings(page: str, settings: Mapping[str, Setting]) -> list[str]:
     saved = _saved(page)
     query = st.query_params.to_dict()
     ignored = []
-    if query and query != saved["url"]:
+    linked = bool(query) and query != saved["url"]
+    if linked:
         # A link says everything that is not at its default; without a query it is this person coming back.
         for key, setting in settings.items():
             value = setting.default
@@ -130,9 +140,13 @@ def open_settings(page: str, settings: Mapping[str, Setting]) -> list[str]:
             st.session_state[key] = value
         ignored += [key for key in query if key not in settings]
         saved["url"] = query
+    arrived, latest = st.session_state.pop(_ARRIVED, False), st.session_state.setdefault(_LATEST, {})
     for key, setting in settings.items():
-        # Streamlit forgets a widget that was not drawn, on another page or under another choice.
-        if key not in st.session_state:
+        # On another page Streamlit keeps of a widget what its key held before the widget was first drawn, or nothing.
+        if arrived and not linked and key in latest:
+            st.session_state[key] = _copied(latest[key])
+        # Under another choice it forgets a widget that was not drawn.
+        elif key not in st.session_state:
             st.session_state[key] = saved["values"].get(key, setting.default)
     return ignored
 
@@ -146,6 +160,7 @@ def close_settings(page: str, settings: Mapping[str, Setting]) -> None:
         # the control was first drawn. For one that was drawn, its widget has the value, and Streamlit refuses.
         with suppress(StreamlitAPIException):
             st.session_state[key] = value
+    st.session_state.setdefault(_LATEST, {}).update({key: _copied(value) for key, value in values.items()})
     if values != saved["values"]:
         if saved["values"]:
             saved["history"] = [*saved["history"], saved["values"]][-_MOST_UNDO:]

@@ -424,3 +424,16 @@ def test_charts_have_alt_texts():
         page.set(compare=view)
         charts = page.app.get("plotly_chart")
         assert charts and all(len(chart.proto.alt) > 30 for chart in charts)
+
+
+def test_explore_and_compare_share_their_text():
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=240)
+    app.switch_page("pages/explore.py").run()
+    app.text_area(key="source").set_value(SHORT).run()
+    for page in ("compare", "explore", "compare"):
+        app.switch_page(f"pages/{page}.py").run()
+        assert app.session_state["source"] == SHORT and not app.exception, page
+    app.text_area(key="source").set_value("The wolf ran.").run()
+    for page in ("explore", "compare", "build", "compare"):
+        app.switch_page(f"pages/{page}.py").run()
+        assert page == "build" or app.session_state["source"] == "The wolf ran.", page
