@@ -12,10 +12,10 @@ from attention_core.layer.projections import merge_heads
 from pages.ui import build_controls
 from pages.ui.cells import number, show_cell, show_table
 from pages.ui.layout import SCALES, current_palette, narrow_screen, show_figure
+from pages.ui.page_tools import not_understood, page_tools
 from pages.ui.playground import SETTINGS, Playground, toggle_cell
 from pages.ui.stages import array, head_panels, linked, panel, stage_info
-from pages.ui.state import can_undo, link, reset, undo
-from pages.ui.text import _, error_text, verbatim
+from pages.ui.text import _, error_text
 
 _MAPS = ("scores", "masked_scores", "weights", "dropped_weights")
 _FIGURE = "build_figure"
@@ -62,20 +62,7 @@ def toolbar(page: str) -> None:
                 )
         with st.popover(_("Display")):
             display_controls()
-        st.button(
-            _("Undo"),
-            on_click=undo,
-            args=(page, SETTINGS),
-            disabled=not can_undo(page),
-            key="undo",
-        )
-        st.button(_("Reset"), on_click=reset, args=(SETTINGS,), key="reset")
-        with st.popover(_("Copy link")):
-            address, left = link(page, SETTINGS)
-            st.code(address, language=None, wrap_lines=True)
-            st.caption(_("The link opens this page as it is now."))
-            if left:
-                st.caption(_("Too long for a link, so it stays here: {names}.").format(names=", ".join(left)))
+        page_tools(page, SETTINGS)
 
 
 def display_controls() -> None:
@@ -89,10 +76,7 @@ def display_controls() -> None:
 
 def notices(ignored: list[str], clamped: list[str], built: Playground | None) -> None:
     """What was left out, cut or changed, in one quiet line each."""
-    lines = list(clamped)
-    if ignored:
-        names = ", ".join(verbatim(name[:30]) for name in ignored[:6])
-        lines.append(_("Not understood in the link, so left at its default: {names}.").format(names=names))
+    lines = [*clamped, *not_understood(ignored)]
     if built is not None:
         lines += [error_text(notice) for notice in built.notices]
         lines += _number_notices(built)

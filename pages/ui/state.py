@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
-# A URL of about 8,000 characters still passes everywhere; a text has three bytes a character at worst, each as %XX.
+# A URL of about 8,000 characters still passes everywhere. One value may be 1,500 characters long and take up to 4,000 in the
+# URL, where a Chinese character is nine.
 MOST_URL_CHARACTERS = 1500
+_MOST_ENCODED = 4000
 _MOST_UNDO = 50
 # What the session remembers over pages: the page that is open, whether it was just come to, and the latest value of each
 # key. Two pages that list a key share its value.
@@ -212,7 +214,7 @@ def _query(values: Mapping[str, object], settings: Mapping[str, Setting]) -> dic
             except ValueError:
                 # What a person typed and nobody can read is told on the page, and travels nowhere.
                 continue
-            if len(written) <= MOST_URL_CHARACTERS:
+            if len(written) <= MOST_URL_CHARACTERS and len(quote_plus(written, errors="replace")) <= _MOST_ENCODED:
                 query[key] = written
     return query
 

@@ -26,16 +26,23 @@ def _catalogue(language: str) -> gettext.NullTranslations:
 
 def verbatim(text: object) -> str:
     """A text for st.markdown and its kind that is shown as it is: as inline code, which nothing interprets."""
-    text = " ".join(str(text).split())
+    text = " ".join(str(text).split()) or " "
     fence = "`"
     while fence in text:
         fence += "`"
     return f"{fence} {text} {fence}" if text.startswith("`") or text.endswith("`") else f"{fence}{text}{fence}"
 
 
+class _Verbatim(str):
+    """Inline code: its marks stand for the quotes that a template's !r would add."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def error_text(error: AttentionError) -> str:
     """A core error in the visitor's language, as markdown in which the values stand verbatim."""
-    values = {name: verbatim(v) if isinstance(v, str) else v for name, v in error.values.items()}
+    values = {name: _Verbatim(verbatim(v)) if isinstance(v, str) else v for name, v in error.values.items()}
     try:
         return _(error.template).format(**values)
     except (KeyError, IndexError, ValueError, AttributeError):

@@ -69,6 +69,11 @@ def test_values_in_an_error_stay_what_they_are(value):
     assert [t.content.strip() for t in block.children if t.type == "code_inline"] == [value]
 
 
+def test_code_marks_stand_for_the_quotes_of_a_template():
+    assert error_text(AttentionError("not {part!r}", part="a b")) == "not `a b`"
+    assert verbatim("") == "` `"
+
+
 def test_an_error_with_a_number_format_is_still_said():
     assert "0.5" in error_text(AttentionError("scale is {scale:.2g}", scale=0.5))
 

@@ -79,5 +79,8 @@ def test_a_link_holds_what_is_not_at_its_default_and_can_be_written():
     assert _query({"n": 4, "t": "a b", "own": "1,2", "f": True}, settings) == {"n": "4", "t": "a b", "f": "1"}
     assert _query({"t": "x" * MOST_URL_CHARACTERS}, settings)
     assert not _query({"t": "x" * (MOST_URL_CHARACTERS + 1)}, settings)
+    # What counts for the browser is the length in the URL: nine characters for a Chinese one.
+    assert _query({"t": "猫" * 444}, settings)
+    assert not _query({"t": "猫" * 445}, settings)
     broken = {"t": type(settings["t"])("t", "", str, fails)}
     assert _query({"t": "a"}, broken) == {}
