@@ -18,7 +18,7 @@ MASK = "<mask>"
 BOS_ID, PAD_ID, EOS_ID, UNK_ID, MASK_ID = range(5)
 
 VOCAB_SIZE = 5632
-MIN_USES = 50  # a piece seen less often than this is not learned well enough to be copied
+MIN_USES = 50  # a piece seen less often than this would not be learned well enough to be copied
 MAX_SENTENCE_TOKENS = 200
 
 _CLOSING = "\"')]"
@@ -76,8 +76,12 @@ def split_sentences(paragraph: str) -> list[str]:
     return sentences
 
 
-def _byte_level_bpe(vocabulary: dict[str, int] | None = None, merges: list[tuple[str, str]] | None = None) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token=UNK))
+def train_tokenizer(paragraphs: list[str], vocab_size: int = VOCAB_SIZE, min_uses: int = MIN_USES) -> Tokenizer:
+    """Train a byte-level BPE that makes no piece of fewer than min_uses occurrences.
+
+    Later merges take uses away from their parts, so some pieces end up rarer; invented names (see noise.py) train them.
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token=UNK))
     # A leading space makes the first word of a text the same piece as elsewhere. ByteLevel's own prefix space would
     # also come after every <mask>, as a stray piece before a comma.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -87,35 +91,14 @@ def _byte_level_bpe(vocabulary: dict[str, int] | None = None, merges: list[tuple
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-def train_tokenizer(paragraphs: list[str], vocab_size: int = VOCAB_SIZE, min_uses: int = MIN_USES) -> Tokenizer:
-    """Train a byte-level BPE, then undo the merges whose piece occurs fewer than min_uses times in the text."""
-    first = _byte_level_bpe()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_uses,
-        special_tokens=[BOS, PAD, EOS, UNK, MASK],
+        special_tokens=[BOS, PAD, EOS, UNK, AddedToken(MASK, lstrip=True, special=True)],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    first.train_from_iterator(paragraphs, trainer)
-    merges = [tuple(pair) for pair in json.loads(first.to_str())["model"]["merges"]]
-    single = [token for token, _ in sorted(first.get_vocab().items(), key=lambda item: item[1])]
-    single = single[: len(single) - len(merges)]
-    tokenizer = first
-    while True:
-        uses = Counter(token for e in tokenizer.encode_batch(paragraphs) for token in e.tokens)
-        parts = {part for pair in merges for part in pair}
-        # Only a piece that no longer piece is built from can go; the next round may free its parts.
-        kept = [pair for pair in merges if uses["".join(pair)] >= min_uses or "".join(pair) in parts]
-        dropped, merges = len(merges) - len(kept), kept
-        vocabulary = {token: i for i, token in enumerate([*single, *("".join(pair) for pair in merges)])}
-        tokenizer = _byte_level_bpe(vocabulary, merges)
-        tokenizer.add_special_tokens([BOS, PAD, EOS, UNK, AddedToken(MASK, lstrip=True, special=True)])
-        if not dropped:
-            break
+    tokenizer.train_from_iterator(paragraphs, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A {EOS}",
         pair=f"{BOS} $A {EOS} {EOS} $B {EOS}",
