@@ -389,9 +389,9 @@ def _formulas(built: Playground, stages: list[str]) -> None:
             formula = formula.replace("X", "X_2", 1)
         if stage == "scores":
             formula += rf",\; s = {number(steps.scale).replace('−', '-')}"
-        # Braces and no-break spaces: a line never breaks within a formula or between it and its shape.
-        shape = "\u202f×\u202f".join(map(str, shapes[stage]))
-        parts.append(f"${{{formula}}}$\u202f:gray[:small[{shape}]]")
+        # In one pair of braces: a line never breaks within a formula, nor between it and its shape.
+        shape = r"{\times}".join(map(str, shapes[stage]))
+        parts.append(rf"${{{formula}\;\;\textcolor{{gray}}{{\scriptstyle {shape}}}}}$")
     with st.container(key="formulas"):
         st.markdown("\u2003 ".join(parts))
 

@@ -47,7 +47,7 @@ SETTINGS: dict[str, Setting] = {
         choice("show", "all", VIEWS),
         choice("kind", "cross", KINDS),
         whole("layer", 2, 0, 999),
-        whole("h", 7, 0, 999),
+        whole("h", 1, 0, 999),
         choices("reading", (), STEPS),
         flag("unscaled"),
         flag("printed"),

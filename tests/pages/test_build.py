@@ -25,7 +25,7 @@ def test_the_first_view_is_finished(build):
 
 def test_formulas_and_shapes_stand_beside_the_picture(build):
     text = " ".join(m.value for m in build(text="a b c", dm=12, heads=3).fine().app.markdown)
-    for part in ("softmax", "Q K^", "A V", "3\u202f×\u202f4", "3\u202f×\u202f3", "s = 0.5"):
+    for part in ("softmax", "Q K^", "A V", r"3{\times}4", r"3{\times}3", "s = 0.5"):
         assert part in text
 
 
