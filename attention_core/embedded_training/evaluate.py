@@ -122,25 +122,22 @@ def gates(figures: dict) -> dict[str, tuple[float, float]]:
     }
 
 
-def evaluate(
-    folder: Path, data: Path, *, run: dict | None = None, quick: bool = False, say: Callable[[str], None] = print
-) -> dict:
-    """Measure the model in folder on the test books of data; writes folder/figures.json and returns it.
+def evaluate(folder: Path, data: Path, *, say: Callable[[str], None] = print) -> dict:
+    """Measure the model in folder on the test books of data; rewrites folder/figures.json and returns it.
 
-    run: what the checkpoint says of its training (step, tokens, seconds, seed), noted with the figures.
-    quick: leave out the ablations, for a look during training.
+    "run" (step, tokens, seconds and seed of the training), which the export wrote there, is kept.
     """
     torch.set_num_threads(1)
     model, tokenizer = load(folder)
-    books = load_books(data, "test")
+    books, dev_books = (load_books(data, part, tokenizer.backend_tokenizer) for part in ("test", "dev"))
     vocab_size = model.config.vocab_size
     prompts = json.loads(PROMPTS.read_text(encoding="utf-8"))
     sentences = clean_sentences(books, HEAD_SENTENCES)
     texts = paragraph_texts(books)
     table = head_table(model, sentences)
-    dev = noisy_batches(paragraph_texts(load_books(data, "dev")), vocab_size)
+    dev = noisy_batches(paragraph_texts(dev_books), vocab_size)
     figures = {
-        "run": run or {},
+        "run": json.loads((folder / "figures.json").read_text(encoding="utf-8"))["run"],
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocab_size": vocab_size,
         "bytes": (folder / "model.safetensors").stat().st_size,
@@ -157,11 +154,10 @@ def evaluate(
         answer = generate(model, tokenizer, prompt["text"])
         figures["copies"].append({**prompt, "answer": answer, "exact": answer == prompt["text"]})
     figures["infill"] = [{**p, "answer": generate(model, tokenizer, p["text"])} for p in prompts["infill"]]
-    if not quick:
-        chosen = np.random.default_rng(0).choice(len(texts), ABLATION_TEXTS, replace=False)
-        batches = noisy_batches([texts[i] for i in chosen], vocab_size)
-        figures["ablation_intact"] = accuracy(model, batches)
-        figures["ablation"] = ablation(model, batches)
+    chosen = np.random.default_rng(0).choice(len(texts), ABLATION_TEXTS, replace=False)
+    batches = noisy_batches([texts[i] for i in chosen], vocab_size)
+    figures["ablation_intact"] = accuracy(model, batches)
+    figures["ablation"] = ablation(model, batches)
     figures["gates"] = {name: {"measured": m, "needed": n, "met": m >= n} for name, (m, n) in gates(figures).items()}
     (folder / "figures.json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for name, gate in figures["gates"].items():

@@ -19,8 +19,11 @@ BOOKS = {
 }
 
 
-def export_model(model: BartForConditionalGeneration, folder: Path) -> None:
-    """Weights as float16, tied ones once; the configuration says float32, which is what they are loaded as."""
+def export_model(model: BartForConditionalGeneration, run: dict, folder: Path) -> None:
+    """Weights as float16, tied ones once; the configuration says float32, which is what they are loaded as.
+
+    run: how far the training had come, the first entry of figures.json.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: p.detach().to(torch.float16).contiguous() for name, p in model.named_parameters()}
     path = folder / "model.safetensors"
@@ -37,6 +40,7 @@ def export_model(model: BartForConditionalGeneration, folder: Path) -> None:
         forced_eos_token_id=EOS_ID,
     )
     generation.save_pretrained(folder)
+    (folder / "figures.json").write_text(json.dumps({"run": run}) + "\n", encoding="utf-8")
 
 
 def export_tokenizer(data: Path, folder: Path) -> None:

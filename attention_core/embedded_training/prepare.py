@@ -158,8 +158,11 @@ def prepare(texts: Path, out: Path, split: Split = Split()) -> None:
     (out / "names.json").write_text(json.dumps(sorted(find_names(training))), encoding="utf-8")
 
 
-def load_books(folder: Path, part: str) -> list[Book]:
-    """Encode the books of a part ("train", "dev" or "test") of a prepared folder."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+def load_books(folder: Path, part: str, tokenizer: Tokenizer | None = None) -> list[Book]:
+    """Encode the books of a part ("train", "dev" or "test") of a prepared folder.
+
+    tokenizer: that of a model made elsewhere; if None, the folder's own.
+    """
+    tokenizer = tokenizer or Tokenizer.from_file(str(folder / "tokenizer.json"))
     parts = json.loads((folder / "books.json").read_text(encoding="utf-8"))
     return [encode_book(tokenizer, name, paragraphs) for name, paragraphs in parts[part].items()]

@@ -114,8 +114,8 @@ def test_schedule_warms_up_stays_flat_and_decays():
 
 def test_the_exported_folder_loads_and_says_the_same(data, run, tmp_path):
     _, path = run
-    model, _ = train.load_checkpoint(path)
-    export.export_model(model, tmp_path)
+    model, state = train.load_checkpoint(path)
+    export.export_model(model, state, tmp_path)
     export.export_tokenizer(data, tmp_path)
     loaded, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.dtype == torch.float32
@@ -132,7 +132,7 @@ def test_the_exported_folder_loads_and_says_the_same(data, run, tmp_path):
 def test_evaluation_writes_its_figures(data, run, tmp_path, monkeypatch):
     _, path = run
     model, state = train.load_checkpoint(path)
-    export.export_model(model, tmp_path)
+    export.export_model(model, state, tmp_path)
     export.export_tokenizer(data, tmp_path)
     prompts = {
         "copies": [{"text": "Gerda ran.", "unseen": []}],
@@ -141,7 +141,8 @@ def test_evaluation_writes_its_figures(data, run, tmp_path, monkeypatch):
     (tmp_path / "prompts.json").write_text(json.dumps(prompts), encoding="utf-8")
     monkeypatch.setattr(evaluate, "PROMPTS", tmp_path / "prompts.json")
     monkeypatch.setattr(evaluate, "ABLATION_TEXTS", 3)
-    figures = evaluate.evaluate(tmp_path, data, run=state, say=lambda line: None)
+    figures = evaluate.evaluate(tmp_path, data, say=lambda line: None)
+    assert figures["run"] == state
     assert json.loads((tmp_path / "figures.json").read_text(encoding="utf-8")) == json.loads(json.dumps(figures))
     assert {kind: len(rows) for kind, rows in figures["heads"].items()} == {"encoder": 6, "decoder": 6, "cross": 6}
     assert {kind: len(rows) for kind, rows in figures["ablation"].items()} == {"encoder": 6, "decoder": 6, "cross": 6}
