@@ -226,10 +226,12 @@ def test_two_visitors_do_not_mix(visit):
     for _ in range(2):
         slider = first.page.locator(".st-key-dm input[type=range]")
         slider.press("ArrowRight")
-        slider.press("ArrowLeft")
         second.choose("Heads", "4").until("() => !location.search.includes('heads=')")
+        # A key pressed before the slider has moved would start from its old place.
+        first.until_query("dm=34")
+        slider.press("ArrowLeft")
         second.choose("Heads", "8").until_query("heads=8")
-    first.until("() => !location.search.includes('dm=')")
+        first.until("() => !location.search.includes('dm=')")
     np.testing.assert_array_equal(first.maps()["A"], weights(text="a b c", heads=2))
     np.testing.assert_array_equal(second.maps()["A"], weights(text="d e f g h", heads=8))
 

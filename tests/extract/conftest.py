@@ -7,15 +7,6 @@ from attention_core.extract.models import load_model
 from tests.extract import forms
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """Small models gain nothing from more, and threads that wait for each other on a busy machine lose much."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(
     params=[
         "cpu",
