@@ -94,12 +94,16 @@ def rounding(terms: int, dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps * min(terms, _UNLIKELY * sqrt(terms))
 
 
-def compare_steps(ours: AttentionSteps, theirs: AttentionSteps, projections: Projections) -> Equality:
+def compare_steps(
+    ours: AttentionSteps, theirs: AttentionSteps, projections: Projections, *, fused: bool = False
+) -> Equality:
     """Compares two computations of one attention stage by stage.
 
     Args:
         ours, theirs: of all heads of one attention, from the same inputs and weights.
         projections: those inputs and weights, (batch, len, d_model) and so on, which the bounds are made from.
+        fused: whether their context comes from a fused computation, whose own scores are not seen: the rounding of such
+            scores is then allowed in full in the context.
 
     Returns:
         Equality. Its output is compared where both sides have one. Scores are compared in all cells, before the mask; a
@@ -123,7 +127,7 @@ def compare_steps(ours: AttentionSteps, theirs: AttentionSteps, projections: Pro
     size = partial(_size, torch.promote_types(ours.scores.dtype, theirs.scores.dtype))
     product = None
     for head in range(theirs.query.shape[1]):
-        bounds, seen = _head_bounds(ours, theirs, projections, head, coarse, size)
+        bounds, seen = _head_bounds(ours, theirs, projections, head, coarse, size, fused)
         for name in STAGES[:-1]:
             found[name].add(getattr(ours, name)[:, head], getattr(theirs, name)[:, head], bounds[name], head)
         part = projections.head(head)
@@ -145,6 +149,7 @@ def _head_bounds(
     head: int,
     dtype: torch.dtype,
     size: Callable[[Tensor], Tensor],
+    fused: bool,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """How far rounding may move each cell of one head, and how far the two sides are apart within that.
 
@@ -170,12 +175,17 @@ def _head_bounds(
 
     scores, mask = theirs.scores[:, head], theirs.full_mask()[:, head]
     below = torch.where(mask, torch.where(mask, scores, -inf).amax(-1, keepdim=True) - scores, 0)
-    moved = torch.where(mask, seen["scores"] + torch.finfo(wide).eps * below, 0)
-    apart = torch.expm1(moved + moved.amax(-1, keepdim=True)) + rounding(scores.shape[-1], wide)
     weights = size(theirs.weights[:, head])
-    bound("weights", weights * apart + torch.where(mask, torch.finfo(wide).tiny, 0))
 
-    off = seen["weights"] @ (value + seen["value"]) + weights @ seen["value"]
+    def moved_by(scores_apart: Tensor) -> Tensor:
+        """How far weights may move where scores lie so far apart."""
+        moved = torch.where(mask, scores_apart + torch.finfo(wide).eps * below, 0)
+        return weights * (torch.expm1(moved + moved.amax(-1, keepdim=True)) + rounding(scores.shape[-1], wide))
+
+    bound("weights", moved_by(seen["scores"]) + torch.where(mask, torch.finfo(wide).tiny, 0))
+
+    unseen = moved_by(bounds["scores"]) if fused else seen["weights"]
+    off = unseen @ (value + seen["value"]) + weights @ seen["value"]
     bound("context", off + rounding(scores.shape[-1], dtype) * (weights @ value))
     return bounds, seen
 

@@ -155,7 +155,7 @@ def prove_attention(run: Trace, kind: str, layer: int) -> tuple[Equality, Attent
         output,
         steps.scale,
     )
-    return compare_steps(ours, theirs, projections), ours, theirs
+    return compare_steps(ours, theirs, projections, fused=True), ours, theirs
 
 
 def prove_model(run: Trace, *, tokens: int = 24) -> ModelEquality:

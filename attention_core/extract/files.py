@@ -55,7 +55,8 @@ def chosen_weights(names: set[str], index_of, where: str) -> tuple[str, list[str
         if name in names:
             return form, [name]
         if f"{name}.index.json" in names:
-            shards = sorted({str(shard) for shard in index_of(f"{name}.index.json").get("weight_map", {}).values()})
+            weight_map = index_of(f"{name}.index.json").get("weight_map")
+            shards = sorted({str(shard) for shard in weight_map.values()}) if isinstance(weight_map, dict) else []
             missing = [shard for shard in shards if shard not in names]
             if missing or not shards:
                 raise AttentionError(
@@ -118,7 +119,7 @@ def check_folder(folder: Path) -> dict:
 def read_json(path: Path) -> dict:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AttentionError("{path} cannot be read as JSON ({reason})", path=path, reason=error) from error
     if not isinstance(content, dict):
         raise AttentionError("{path} cannot be read: it must hold a JSON object", path=path)

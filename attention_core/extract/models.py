@@ -227,7 +227,7 @@ def _from_folder(
         )
     # The library raises whatever its parts raise; all of it means that these files are not a model it can read.
     except Exception as error:
-        raise AttentionError("{name} cannot be loaded: {reason}", name=name, reason=_first_line(error)) from error
+        raise AttentionError("{name} cannot be loaded: {reason}", name=name, reason=first_line(error)) from error
     module.to(device)
     report = {
         "name": name,
@@ -249,7 +249,7 @@ def _check(folder: Path, weights: files.Weights, name: str, device: torch.device
         raise AttentionError(
             "{name} is not a model that this version of transformers knows: {reason}",
             name=name,
-            reason=_first_line(error),
+            reason=first_line(error),
         ) from error
     files.check_fits(weights, dtype or torch.float32, device, name)
     return config
@@ -325,5 +325,6 @@ def _model_class(config, settings: dict) -> type:
     return AutoModel
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What a library's error says first, without a token."""
     return hub.without_token((str(error).strip().splitlines() or [type(error).__name__])[0])

@@ -5,7 +5,8 @@ a head calls that one module again with the same inputs and computes the attenti
 does not run again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from ..layer.attention import AttentionSteps
 from ..layer.projections import Projections, merge_heads
 from . import families, inputs
 from .inputs import Generation, Notice, Side
-from .models import LoadedModel
+from .models import LoadedModel, first_line
 from .overview import Overview, overview
 from .recording import Record, Recording, replayed
 from .registry import KINDS, OUTPUT, Call, Site, of_heads
@@ -253,15 +254,34 @@ def trace(
     notices: list[Notice] = []
     read = inputs.read_side(model, source, attention_mask, "source", notices)
     fed = None
-    if model.is_encoder_decoder:
-        fed = _target(model, read, target, target_mask, generate, notices)
     recording = Recording(model.modules, exact)
-    with torch.no_grad(), opened(recording):
-        result = model.module(**_arguments(model, read, fed))
+    with _errors_of(model):
+        if model.is_encoder_decoder:
+            fed = _target(model, read, target, target_mask, generate, notices)
+        with torch.no_grad(), opened(recording):
+            result = model.module(**_arguments(model, read, fed))
     hidden = recording.records.pop((OUTPUT, 0), None)
     logits = getattr(result, "logits", None)
     kept, logits = _kept_logits(model, hidden, logits)
     return Trace(model, read, fed, tuple(notices), exact, _by_layer(model, recording.records), kept, logits)
+
+
+@contextmanager
+def _errors_of(model: LoadedModel) -> Iterator[None]:
+    """Says in one sentence that a model's own configuration or tables do not let it run.
+
+    What a callback raises passes through: it is the caller's.
+    """
+    try:
+        yield
+    except AttentionError:
+        raise
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise AttentionError(
+            "{model} cannot be run on this text ({reason}): its configuration does not fit its weights or tokenizer",
+            model=model.report.name,
+            reason=first_line(error),
+        ) from error
 
 
 def _target(

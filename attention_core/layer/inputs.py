@@ -3,10 +3,8 @@
 Equal tokens have equal vectors, whichever text they stand in; everything random comes from a seed.
 """
 
-import csv
 from collections.abc import Sequence
 from hashlib import blake2b
-from io import StringIO
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +96,7 @@ def matrix_from_csv(
         most_rows, most_columns: limits.
 
     Returns:
-        (rows, columns), float32.
+        (rows, columns), float64, which holds what was typed; the caller chooses the dtype of the computation.
 
     Raises:
         AttentionError: no rows; rows of unequal length; something that is no finite number; too large. Names line and column.
@@ -109,7 +107,7 @@ def matrix_from_csv(
     separator = next((s for s in (",", ";", "\t") if s in lines[0][1]), None)
     rows: list[list[float]] = []
     for number, line in lines:
-        cells = line.split() if separator is None else next(csv.reader(StringIO(line), delimiter=separator))
+        cells = line.split(separator)
         row = [_number(cell, name, number, column) for column, cell in enumerate(cells, 1)]
         if rows and len(row) != len(rows[0]):
             raise AttentionError(
@@ -129,7 +127,7 @@ def matrix_from_csv(
             rows=len(rows),
             columns=len(rows[0]),
         )
-    return torch.tensor(rows)
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def initialise_(layer: MultiHeadAttention, inits: dict[str, str], biases: dict[str, str], *, seed: int = 0) -> None:
@@ -178,7 +176,7 @@ def _token_vector(token: str, d_model: int, seed: int) -> Tensor:
 
 def _number(cell: str, name: str, line: int, column: int) -> float:
     try:
-        number = float(cell)
+        number = float(cell.strip().strip('"'))
     except ValueError:
         number = float("nan")
     if not abs(number) < float("inf"):

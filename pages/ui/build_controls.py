@@ -6,6 +6,7 @@ from attention_core.errors import AttentionError
 from attention_core.layer.inputs import BIASES, EMBEDDINGS, INITS, MAX_TOKENS, matrix_from_csv, split_text
 from attention_core.layer.presets import PRESETS
 from pages.ui.playground import DTYPES, INPUTS, MASKS, MAX_D_MODEL, MAX_HEADS, SCALE_RULES, SETTINGS, preset_values
+from pages.ui.state import place
 from pages.ui.text import _
 
 _IDENTITY = {"wq": "identity", "wk": "identity", "wv": "random", "wo": "random"}
@@ -219,13 +220,18 @@ def _layer() -> None:
             }
             columns = st.columns(2)
             for i, (key, symbol) in enumerate((("wq", "W_Q"), ("wk", "W_K"), ("wv", "W_V"), ("wo", "W_O"))):
-                columns[i % 2].selectbox(symbol, INITS, format_func=names.get, key=key)
+                columns[i % 2].selectbox(symbol, INITS, index=place(INITS, key), format_func=names.get, key=key)
             biases = {"none": _("None"), "zero": _("Zero"), "random": _("Random")}
-            columns[0].selectbox(_("Bias of Q, K, V"), BIASES, format_func=biases.get, key="bqkv")
-            columns[1].selectbox(_("Bias of the output"), BIASES, format_func=biases.get, key="bo")
+            columns[0].selectbox(
+                _("Bias of Q, K, V"), BIASES, index=place(BIASES, "bqkv"), format_func=biases.get, key="bqkv"
+            )
+            columns[1].selectbox(
+                _("Bias of the output"), BIASES, index=place(BIASES, "bo"), format_func=biases.get, key="bo"
+            )
             st.selectbox(
                 _("Number format"),
                 list(DTYPES),
+                index=place(list(DTYPES), "dtype"),
                 key="dtype",
                 help=_("Of inputs and weights. Scores and softmax are always computed in float32 or wider."),
             )
@@ -296,6 +302,12 @@ def _masks() -> None:
                 key="prefix",
                 help=_("Tokens that every query sees; causal after."),
             )
+            if "causal" in chosen:
+                st.caption(
+                    _(
+                        "Causal hides what the prefix shows. Take it out: after the prefix, this mask is causal by itself."
+                    )
+                )
         if "window" in chosen:
             st.slider(_("Window, tokens each side"), 0, MAX_TOKENS, key="window")
         if "block" in chosen:

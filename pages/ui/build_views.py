@@ -15,6 +15,7 @@ from pages.ui.layout import SCALES, current_palette, narrow_screen, show_figure
 from pages.ui.page_tools import not_understood, page_tools
 from pages.ui.playground import SETTINGS, Playground, toggle_cell
 from pages.ui.stages import array, head_panels, linked, panel, stage_info
+from pages.ui.state import place
 from pages.ui.text import _, error_text
 
 _MAPS = ("scores", "masked_scores", "weights", "dropped_weights")
@@ -68,10 +69,12 @@ def toolbar(page: str) -> None:
 def display_controls() -> None:
     """How things are drawn; changes no number."""
     scales = {"ink": _("Ink"), "cividis": "Cividis", "viridis": "Viridis"}
-    st.selectbox(_("Colours of weights"), SCALES, format_func=scales.get, key="colours")
-    st.toggle(_("Raw scores, before the scale"), key="raw")
+    st.selectbox(_("Colours of weights"), SCALES, index=place(SCALES, "colours"), format_func=scales.get, key="colours")
+    st.toggle(_("Raw scores, before the scale"), value=st.session_state.raw, key="raw")
     shapes = {"auto": _("Fit the screen"), "wide": _("Side by side"), "narrow": _("One below the other")}
-    st.selectbox(_("Arrangement"), list(shapes), format_func=shapes.get, key="shape")
+    st.selectbox(
+        _("Arrangement"), list(shapes), index=place(list(shapes), "shape"), format_func=shapes.get, key="shape"
+    )
 
 
 def notices(ignored: list[str], clamped: list[str], built: Playground | None) -> None:
@@ -96,7 +99,7 @@ def _number_notices(built: Playground) -> list[str]:
     empty = int((~steps.full_mask()[0, 0].any(-1)).sum())
     if empty:
         lines.append(
-            _("{count} queries see no key: their weights and context are 0, and their rows are blank.").format(
+            _("Queries that see no key: {count}. Their weights and context are 0, and their rows are blank.").format(
                 count=empty
             )
         )

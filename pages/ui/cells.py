@@ -22,13 +22,13 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value + 0.0:.{digits}g}".replace("-", "−")
 
 
-def tex(value: float) -> str:
-    """The same for KaTeX, in brackets where it is negative."""
+def tex(value: float, *, bare: bool = False) -> str:
+    """The same for KaTeX, in brackets where it is negative; ``bare`` without, for a result."""
     text = number(value).replace("−", "-").replace("∞", r"\infty")
     if "e" in text:
         mantissa, exponent = text.split("e")
         text = rf"{mantissa} \cdot 10^{{{int(exponent)}}}"
-    return f"({text})" if text.startswith("-") else text
+    return f"({text})" if text.startswith("-") and not bare else text
 
 
 def show_cell(cell: CellArithmetic, query_tokens: Sequence[str], key_tokens: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ def show_cell(cell: CellArithmetic, query_tokens: Sequence[str], key_tokens: Seq
 def _show_score(cell: CellArithmetic) -> None:
     st.latex(
         rf"S_{{{cell.row},{cell.column}}} = s \sum_d q_d\,k_d = {tex(cell.scale)} \cdot {tex(cell.total)} = "
-        rf"{tex(cell.scale * cell.total)}"
+        rf"{tex(cell.scale * cell.total, bare=True)}"
     )
     if cell.stage == "masked_scores" and not cell.visible:
         st.write(_("The mask hides this key from this query, so the score becomes −∞ and its weight exactly 0."))
@@ -89,7 +89,8 @@ def _show_weight(cell: CellArithmetic, key_tokens: Sequence[str]) -> None:
     with left:
         st.markdown(_("**The score** is a dot product, times the scale"))
         st.latex(
-            rf"S_{{{cell.row},{cell.column}}} = {tex(cell.scale)} \cdot {tex(cell.total)} = {tex(cell.scale * cell.total)}"
+            rf"S_{{{cell.row},{cell.column}}} = {tex(cell.scale)} \cdot {tex(cell.total)} = "
+            rf"{tex(cell.scale * cell.total, bare=True)}"
         )
         _show_terms(cell, _("dimension"), "q", "k")
     with right:
@@ -125,7 +126,7 @@ def _show_context(cell: CellArithmetic, key_tokens: Sequence[str]) -> None:
                 column=cell.column, dim=cell.dim, head=cell.head
             )
         )
-    st.latex(rf"C_{{{cell.row},{dim}}} = \sum_j A_{{{cell.row},j}}\,V_{{j,{dim}}} = {tex(cell.total)}")
+    st.latex(rf"C_{{{cell.row},{dim}}} = \sum_j A_{{{cell.row},j}}\,V_{{j,{dim}}} = {tex(cell.total, bare=True)}")
     shown, rest, others = cell.largest(_TERMS)
     rows: list[Row] = [(f"{t.index} {key_tokens[t.index]}", t.left, t.right, t.product) for t in shown]
     if others:
@@ -144,7 +145,7 @@ def _show_projection(cell: CellArithmetic) -> None:
     numbers = "" if cell.bias is None else f"{tex(cell.total - cell.bias)} + {tex(cell.bias)} = "
     st.latex(
         rf"{symbol}_{{{cell.row},{cell.column}}} = \sum_i {source}_{{{cell.row},i}}\,({matrix})_{{{cell.column},i}}{bias} = "
-        rf"{numbers}{tex(cell.total)}"
+        rf"{numbers}{tex(cell.total, bare=True)}"
     )
     _show_terms(cell, _("feature"), "x" if cell.stage != "output" else "concat", "w")
 

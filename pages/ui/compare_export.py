@@ -35,7 +35,14 @@ def show_export(place: Place, head: int, table: Table) -> None:
             on_click="ignore",
             width="stretch",
         )
-    st.segmented_control(_("Picture"), ["png", "svg"], format_func=str.upper, key="picture", required=True)
+    st.segmented_control(
+        _("Picture"),
+        ["png", "svg"],
+        default=st.session_state["picture"],
+        format_func=str.upper,
+        key="picture",
+        required=True,
+    )
     st.caption(_("Point at a picture and press its camera."))
     st.markdown(_("**Python that gives the same numbers**"))
     st.code(snippet(place, head), language="python", wrap_lines=True)

@@ -19,7 +19,7 @@ from pages.ui.explore_controls import missing_sentence
 from pages.ui.explore_head import Window
 from pages.ui.explore_pictures import narrow, show_panels
 from pages.ui.explore_run import Explored, explored, loaded, model_choices
-from pages.ui.explore_settings import OWN
+from pages.ui.explore_settings import OWN, typed_name
 from pages.ui.explore_views import Table
 from pages.ui.head_controls import HeadKeys, head_selectors, settle_head
 from pages.ui.layout import current_palette
@@ -175,7 +175,7 @@ def show_two_models(place: Place, head: int) -> Table:
 
 def _second_run(place: Place, said: list[str]) -> Explored:
     state = st.session_state
-    name = state["name_b"].strip() if state["model_b"] in OWN else state["model_b"]
+    name = typed_name(state["model_b"], state["name_b"]) if state["model_b"] in OWN else state["model_b"]
     if not name:
         raise AttentionError("name the second model: a folder, or a hub id")
     key = cache.ModelKey(name, None, state["device"])

@@ -45,6 +45,7 @@ def show_export(head: Head, table: Table) -> None:
     st.segmented_control(
         _("Format"),
         ["png", "svg"],
+        default=st.session_state["picture"],
         format_func=str.upper,
         key="picture",
         required=True,

@@ -16,6 +16,7 @@ from pages.ui.explore_views import Table, show_all, show_lines, show_norms, show
 from pages.ui.head_controls import HeadKeys, head_selectors, settle_head, window_controls
 from pages.ui.layout import SCALES, show_error
 from pages.ui.page_tools import not_understood, page_tools
+from pages.ui.state import place
 from pages.ui.text import _
 
 if TYPE_CHECKING:
@@ -106,12 +107,14 @@ def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
 def display_controls(*, raw: bool = True) -> None:
     """How things are drawn; changes no number. ``raw``: whether scores before the scale can be shown."""
     scales = {"ink": _("Ink"), "cividis": "Cividis", "viridis": "Viridis"}
-    st.selectbox(_("Colours of weights"), SCALES, format_func=scales.get, key="colours")
+    st.selectbox(_("Colours of weights"), SCALES, index=place(SCALES, "colours"), format_func=scales.get, key="colours")
     if raw:
-        st.toggle(_("Raw scores, before the scale"), key="unscaled")
+        st.toggle(_("Raw scores, before the scale"), value=st.session_state["unscaled"], key="unscaled")
     shapes = {"auto": _("Fit the screen"), "wide": _("Side by side"), "narrow": _("One below the other")}
-    st.selectbox(_("Arrangement"), list(shapes), format_func=shapes.get, key="shape2")
-    st.toggle(_("Numbers as a table"), key="as_table")
+    st.selectbox(
+        _("Arrangement"), list(shapes), index=place(list(shapes), "shape2"), format_func=shapes.get, key="shape2"
+    )
+    st.toggle(_("Numbers as a table"), value=st.session_state["as_table"], key="as_table")
 
 
 def _about_target(first: Explored) -> None:

@@ -1,6 +1,7 @@
 """Attention painted on the text itself: what chosen tokens look at, or who looks at them."""
 
 import html
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,7 +42,9 @@ def show_painted(head: Head) -> Table:
     else:
         chosen = ", ".join(verbatim(labels[place]) for place in places[:6]) + (" …" if len(places) > 6 else "")
         note = (
-            _("{title}. What {chosen} give to each token, summed; the strongest colour is {full}.")
+            _("{title}. What {chosen} gives to each token; the strongest colour is {full}.")
+            if looking and len(places) == 1
+            else _("{title}. What {chosen} give to each token, summed; the strongest colour is {full}.")
             if looking
             else _("{title}. What each token gives to {chosen}, summed; the strongest colour is {full}.")
         )
@@ -67,7 +70,12 @@ def _choose(labels: Sequence[str], members: Sequence[Sequence[int]], looking: bo
 
     label = _("Tokens that look (several are summed)") if looking else _("Tokens looked at (several are summed)")
     if len(firsts) <= _MOST_CHIPS:
-        names = {place: verbatim(label) for place, label in zip(firsts, labels)}
+        # Equal labels would be one chip to the browser: repeated ones are told apart by their number.
+        seen = Counter()
+        names = {}
+        for place, label in zip(firsts, labels):
+            seen[label] += 1
+            names[place] = verbatim(label) + (f" {seen[label]}" if seen[label] > 1 else "")
         st.pills(label, firsts, selection_mode="multi", format_func=names.get, key=key, on_change=take)
     else:
         names = {place: f"{place} · {label}" for place, label in zip(firsts, labels)}

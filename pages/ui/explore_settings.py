@@ -1,6 +1,7 @@
 """The Explore page's settings, the models that it lists, and the texts that it starts from."""
 
 import json
+import os
 from pathlib import Path
 
 import streamlit as st
@@ -126,7 +127,13 @@ def apply_sample(name: str) -> None:
 def model_name() -> str:
     """What ``load_model`` is given: the listed model, or the typed folder or hub id."""
     state = st.session_state
-    return state["name"].strip() if state.model in OWN else state.model
+    return typed_name(state.model, state["name"]) if state.model in OWN else state.model
+
+
+def typed_name(kind: str, name: str) -> str:
+    """A typed "folder" or "hub" name. A folder's is made absolute: anything else might be taken for a name on the hub."""
+    name = name.strip()
+    return os.path.abspath(os.path.expanduser(name)) if kind == "folder" and name else name
 
 
 def clamp(key: str, count: int, said: list[str], sentence: str) -> None:

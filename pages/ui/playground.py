@@ -344,7 +344,7 @@ def _mask(values: dict, query_len: int, key_len: int, pads: int) -> tuple[Tensor
     if len(inside) < len(cells):
         notices.append(
             AttentionError(
-                "{count} edited cells lie outside this map of {query_len} x {key_len} and wait until it is larger.",
+                "Edited cells outside this map of {query_len} × {key_len}: {count}. They wait until it is larger.",
                 count=len(cells) - len(inside),
                 query_len=query_len,
                 key_len=key_len,

@@ -5,7 +5,7 @@ Each page lists its settings once. ``open_settings`` at its top brings in a link
 st.session_state. (Streamlit's own ``bind="query-params"`` would put translated labels into the URL and knows no undo.)
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -150,6 +150,8 @@ def open_settings(page: str, settings: Mapping[str, Setting]) -> list[str]:
         # Under another choice it forgets a widget that was not drawn.
         elif key not in st.session_state:
             st.session_state[key] = saved["values"].get(key, setting.default)
+    # Now and not only at the end: a run that is broken off, because the person leaves, must lose nothing of a link.
+    latest.update({key: _copied(st.session_state[key]) for key in settings})
     return ignored
 
 
@@ -171,6 +173,16 @@ def close_settings(page: str, settings: Mapping[str, Setting]) -> None:
     if query != st.query_params.to_dict():
         st.query_params.from_dict(query)
     saved["url"] = query
+
+
+def place(options: Sequence, key: str) -> int:
+    """The ``index=`` of a select box in a popover: where its value stands.
+
+    What lies in a closed popover is drawn by the browser when it is opened, runs after its value was sent; it then shows its
+    default and sends that back. So there the default is the value.
+    """
+    value = st.session_state[key]
+    return list(options).index(value) if value in options else 0
 
 
 def undo(page: str, settings: Mapping[str, Setting]) -> None:

@@ -11,6 +11,8 @@ import streamlit as st
 
 from attention_core.errors import AttentionError
 
+# Characters of a visitor's text that are repeated in a sentence.
+_LONGEST = 300
 _LOCALE = Path(__file__).parent / "locale"
 
 
@@ -26,7 +28,8 @@ def _catalogue(language: str) -> gettext.NullTranslations:
 
 def verbatim(text: object) -> str:
     """A text for st.markdown and its kind that is shown as it is: as inline code, which nothing interprets."""
-    text = " ".join(str(text).split()) or " "
+    text = " ".join(str(text).replace("\0", "␀").split()) or " "
+    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
     fence = "`"
     while fence in text:
         fence += "`"
@@ -42,7 +45,8 @@ class _Verbatim(str):
 
 def error_text(error: AttentionError) -> str:
     """A core error in the visitor's language, as markdown in which the values stand verbatim."""
-    values = {name: _Verbatim(verbatim(v)) if isinstance(v, str) else v for name, v in error.values.items()}
+    # Paths, shapes and the reasons of other libraries hold a visitor's text too: whatever is no number is shown as it is.
+    values = {name: v if isinstance(v, int | float) else _Verbatim(verbatim(v)) for name, v in error.values.items()}
     try:
         return _(error.template).format(**values)
     except (KeyError, IndexError, ValueError, AttributeError):

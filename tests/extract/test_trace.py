@@ -308,3 +308,9 @@ def test_half_precision_has_finite_float32_weights_whose_rows_sum_to_one(dtype):
         steps = run.steps(kind, 1)
         assert steps.weights.dtype == torch.float32 and str(steps.context.dtype) == f"torch.{dtype}"
         assert torch.allclose(steps.weights.sum(-1), torch.ones(steps.weights.shape[:-1]), atol=1e-6)
+
+
+def test_a_model_whose_configuration_does_not_fit_is_one_sentence(text_model, monkeypatch):
+    monkeypatch.setattr(text_model.module.config, "decoder_start_token_id", 999_999)
+    with pytest.raises(AttentionError, match=r"cannot be run on this text \(.+\): its configuration does not fit"):
+        trace(text_model, "the cat")

@@ -2,6 +2,7 @@
 
 import html
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,16 @@ def test_values_in_an_error_stay_what_they_are(value):
 def test_code_marks_stand_for_the_quotes_of_a_template():
     assert error_text(AttentionError("not {part!r}", part="a b")) == "not `a b`"
     assert verbatim("") == "` `"
+
+
+def test_paths_and_reasons_in_an_error_are_shown_as_they_are():
+    # Path folds // into /, and a browser makes https:/host absolute again.
+    for value in (Path("/tmp/![i](https://e/x.png)"), ValueError(":red[x] $y$"), ("*a*",)):
+        (block,) = [
+            t for t in MarkdownIt().parse(error_text(AttentionError("no {what}", what=value))) if t.type == "inline"
+        ]
+        assert [t.type for t in block.children] == ["text", "code_inline"]
+    assert len(error_text(AttentionError("no {what}", what="x" * 5000))) < 400
 
 
 def test_an_error_with_a_number_format_is_still_said():

@@ -100,6 +100,15 @@ def test_a_link_downloads_nothing_by_itself(tmp_path, monkeypatch):
     assert page.app.button(key="download_model")
 
 
+@pytest.mark.parametrize("name", ["facebook/bart-base", "some/model", "gpt2", "embedded"])
+def test_a_folder_is_never_taken_for_a_name_on_the_hub(name, monkeypatch):
+    from attention_core.extract import hub
+
+    monkeypatch.setattr(hub, "folder_of", lambda *_: pytest.fail("asked the hub"))
+    page = ExplorePage({"model": "folder", "name": name, "source": SHORT}).fine()
+    assert len(page.errors) == 1 and name in page.errors[0]
+
+
 @pytest.mark.parametrize("name", ["", "/nowhere/at/all", "../..", "a b", "x" * 300, "/" + "x" * 300])
 def test_a_name_that_is_no_model_is_a_sentence(name):
     page = ExplorePage({"model": "folder", "name": name, "source": SHORT}).fine()
