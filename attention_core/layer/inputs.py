@@ -175,8 +175,11 @@ def _token_vector(token: str, d_model: int, seed: int) -> Tensor:
 
 
 def _number(cell: str, name: str, line: int, column: int) -> float:
+    bare = cell.strip()
+    if len(bare) > 1 and bare[0] == bare[-1] == '"':
+        bare = bare[1:-1]
     try:
-        number = float(cell.strip().strip('"'))
+        number = float(bare)
     except ValueError:
         number = float("nan")
     if not abs(number) < float("inf"):

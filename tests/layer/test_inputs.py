@@ -25,6 +25,7 @@ def test_numbers_are_kept_as_typed():
     [
         ("", "X is empty"),
         ("1,2\n3", "line 2 has 1 numbers, the first row has 2"),
+        ('"1,2', "line 1, column 1 is '\"1'"),
         ("1,a", "line 1, column 2 is 'a'"),
         ("1,", "line 1, column 2 is ''"),
         ("1,inf", "line 1, column 2 is 'inf'"),
