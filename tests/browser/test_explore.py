@@ -10,6 +10,7 @@ import pytest
 
 from attention_core import load_model, trace
 from attention_core.extract.inputs import Generation
+from pages.ui.explore_settings import SETTINGS
 
 OVERVIEW = ".st-key-explore_overview .js-plotly-plot, .st-key-overview .js-plotly-plot"
 TEXTS = ("The wolf ran home.", "The old queen sat by the window and looked into the garden for her lost daughter.")
@@ -108,7 +109,7 @@ def test_the_model_completes_a_masked_story(visit, model):
     )
     written = visitor.page.inner_text("body")
     assert run.generated_text[0].strip() in re.sub(r"\s+", " ", written)
-    wanted = run.steps("cross", 2, [7]).weights[0, 0].numpy()
+    wanted = run.steps("cross", 2, [SETTINGS["h"].default]).weights[0, 0].numpy()
     assert np.abs(shown_map(visitor) - wanted).max() < 1e-5
 
 
