@@ -247,3 +247,19 @@ def test_a_text_is_shown_to_the_letter(visit):
     assert page.locator('[data-testid="stMain"] em', has_text="now").count() == 0
     assert page.locator("table.sums td", has_text=":red[boo]").count() >= 1
     assert page.locator('[data-testid="stMain"]', has_text="😄").count() == 0
+
+
+def test_a_popover_opened_late_shows_what_is_set_and_changes_nothing(visit):
+    """The browser draws what lies in a closed popover when it is opened: runs after its value was sent."""
+    visitor = visit("/build", text="a b c")
+    page = visitor.page
+    visitor.choose("Heads", "8").until_query("heads=8")
+    page.get_by_role("button", name="Weights and biases").click()
+    for key, name in (("wq", "Identity"), ("wv", "Random (Xavier)"), ("bqkv", "Zero")):
+        control = page.locator(f".st-key-{key}")
+        control.wait_for()
+        assert control.locator("input").input_value() == name or name in control.inner_text()
+    page.keyboard.press("Escape")
+    visitor.choose("Heads", "2").until_query("heads=2")
+    assert not [key for key in ("wq", "wk", "wv", "wo", "bqkv", "bo", "dtype") if f"{key}=" in visitor.url]
+    np.testing.assert_array_equal(visitor.maps()["A"], weights(text="a b c", heads=2))
