@@ -4,6 +4,7 @@ import streamlit as st
 
 from attention_core.errors import AttentionError
 from pages.ui import build_controls, build_views
+from pages.ui.build_cost import show_cost
 from pages.ui.layout import begin_page, end_page, show_error
 from pages.ui.playground import SETTINGS, compute
 from pages.ui.state import close_settings, open_settings
@@ -31,6 +32,6 @@ if built is not None:
         build_views.show_one_head(built)
     if st.session_state.view != "all":
         build_views.show_chosen_cell(built)
-    build_views.show_cost(built)
+    show_cost(built)
 close_settings(PAGE, SETTINGS)
 end_page()
