@@ -9,6 +9,7 @@ from attention_core.analysis.changes import Change
 from attention_core.layer.attention import AttentionSteps
 from pages.ui.compare_run import Place, changed, proof
 from pages.ui.compare_settings import change, untrained
+from pages.ui.explore_export import table_button
 from pages.ui.explore_views import Table
 from pages.ui.text import _
 
@@ -16,15 +17,7 @@ from pages.ui.text import _
 def show_export(place: Place, head: int, table: Table) -> None:
     """What the Export button opens."""
     name = f"compare_{place.kind}_layer{place.layer}_head{head}"
-    st.download_button(
-        _("The table of this view (csv)"),
-        lambda: export.table_csv(table.values, table.rows, table.columns).encode("utf-8-sig"),
-        f"{name}.csv",
-        "text/csv",
-        key="compare_csv",
-        on_click="ignore",
-        width="stretch",
-    )
+    table_button(table, name, "compare_csv")
     if st.session_state["compare"] != "heads":
         st.download_button(
             _("The custom layer, all stages (npz)"),

@@ -32,15 +32,7 @@ def show_export(head: Head, table: Table) -> None:
         on_click="ignore",
         width="stretch",
     )
-    st.download_button(
-        _("The table of this view (csv)"),
-        lambda: export.table_csv(table.values, table.rows, table.columns).encode("utf-8-sig"),
-        f"{name}.csv",
-        "text/csv",
-        key="export_table",
-        on_click="ignore",
-        width="stretch",
-    )
+    table_button(table, name, "export_table")
     st.markdown(_("**Picture**"))
     st.segmented_control(
         _("Format"),
@@ -54,6 +46,19 @@ def show_export(head: Head, table: Table) -> None:
     st.caption(_("Point at a picture and press its camera."))
     st.markdown(_("**Python that gives the same numbers**"))
     st.code(snippet(head), language="python", wrap_lines=True)
+
+
+def table_button(table: Table, name: str, key: str) -> None:
+    """Downloads the numbers of a view as a formula-safe csv."""
+    st.download_button(
+        _("The table of this view (csv)"),
+        lambda: export.table_csv(table.values, table.rows, table.columns).encode("utf-8-sig"),
+        f"{name}.csv",
+        "text/csv",
+        key=key,
+        on_click="ignore",
+        width="stretch",
+    )
 
 
 def head_npz(head: Head, *, whole_layer: bool = False) -> bytes:
