@@ -105,7 +105,8 @@ def changed_layer(projections: Projections, scale: float, change: Change) -> Mul
             getattr(layer, f"{name}_weight").copy_(weight)
             place = getattr(layer, f"{name}_bias")
             if place is not None:
-                place.copy_(0 * place if bias is None or name in change.without_bias else bias)
+                # Not 0 * place: what stands there is memory that nothing has been written to, which may hold nan.
+                place.zero_() if bias is None or name in change.without_bias else place.copy_(bias)
     return layer.eval()
 
 

@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=107, help="length of the training by the clock (default: 107)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", type=Path, help="checkpoint to go on from, with its optimiser")
+    parser.add_argument("--start", type=Path, help="model folder to train on from, with a fresh optimiser")
     parser.add_argument("--revive", action="store_true", help="with --resume: let its resting heads begin anew first")
     parser.add_argument("--checkpoint", type=Path, help="checkpoint to export (default: the best on the dev books)")
     parser.add_argument("--notes", type=Path, help="a text file with remarks on this run, for the card")
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
         if options.revive:
             resume = run / "revived.pt"
             revive(options.resume, data, resume)
-        train(data, run, options.minutes, seed=options.seed, resume=resume)
+        train(data, run, options.minutes, seed=options.seed, resume=resume, start=options.start)
     if "export" in options.steps:
         export_model(*load_checkpoint(options.checkpoint or best_checkpoint(run)), out)
         export_tokenizer(data, out)

@@ -123,14 +123,15 @@ def faded(progress: float) -> float:
     return min(1.0, max(0.0, (FADE[1] - progress) / (FADE[1] - FADE[0])))
 
 
-def schedule(progress: float) -> tuple[Noise, float, float]:
+def schedule(progress: float, copies: bool = False) -> tuple[Noise, float, float]:
     """Noise, share of visible pieces in the loss, and growth of the texts (see Sampler).
 
     Copying is learned first, on short texts, so clean copies start at a half; texts grow between 45 and 75 % of the time.
+    copies: the model copies already, and goes on with noisy texts of every length.
     """
-    early = max(0.0, 1 - progress / 0.25)
+    early = 0.0 if copies else max(0.0, 1 - progress / 0.25)
     noise = Noise(clean=0.1 + 0.4 * early, bare=0.1 + 0.15 * faded(progress), single=faded(progress))
-    return noise, 0.35 + 0.45 * early, min(1.0, max(0.0, (progress - 0.45) / 0.3))
+    return noise, 0.35 + 0.45 * early, 1.0 if copies else min(1.0, max(0.0, (progress - 0.45) / 0.3))
 
 
 def evaluation_batches(books: list[Book], vocab_size: int, num_texts: int, seed: int) -> list[Batch]:
@@ -166,8 +167,7 @@ def accuracy(model: nn.Module, batches: list[Batch]) -> dict[str, float]:
     }
 
 
-def make_sampler(data: Path, books: list[Book], seed: int) -> Sampler:
-    tokenizer = Tokenizer.from_file(str(data / "tokenizer.json"))
+def make_sampler(data: Path, books: list[Book], tokenizer: Tokenizer, seed: int) -> Sampler:
     names = json.loads((data / "names.json").read_text(encoding="utf-8"))
     name_units = {tuple(e.ids) for e in tokenizer.encode_batch(names, add_special_tokens=False)}
     rng = np.random.default_rng(seed)
@@ -189,6 +189,7 @@ def train(
     seed: int = 0,
     batch_tokens: int = 3072,
     resume: Path | None = None,
+    start: Path | None = None,
     max_steps: int | None = None,
     report_minutes: float = 4.0,
     shape: dict | None = None,
@@ -196,24 +197,30 @@ def train(
     """Train for a number of wall-clock minutes; returns the last checkpoint.
 
     data: a prepared folder. out: checkpoints and log.jsonl go there. resume: a checkpoint to go on from, with its
-    optimiser and the time it had used; minutes still counts from the first start. max_steps: stop early, for tests.
-    shape: arguments of make_config.
+    optimiser and the time it had used; minutes still counts from the first start. start: a model folder whose weights a new
+    schedule begins with, with a fresh optimiser and that folder's tokenizer; what came before stands in the state under
+    "before". max_steps: stop early, for tests. shape: arguments of make_config.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     out.mkdir(parents=True, exist_ok=True)
-    books, dev = load_books(data, "train"), load_books(data, "dev")
-    vocab_size = Tokenizer.from_file(str(data / "tokenizer.json")).get_vocab_size()
-    model = Denoiser(make_config(vocab_size, **(shape or {}))).bfloat16()
-    optimiser = MuonAdam(model)
+    tokenizer = Tokenizer.from_file(str((start or data) / "tokenizer.json"))
+    books, dev = (load_books(data, part, tokenizer) for part in ("train", "dev"))
+    vocab_size = tokenizer.get_vocab_size()
+    model = Denoiser(make_config(vocab_size, **(shape or {})))
     state = {"step": 0, "tokens": 0, "seconds": 0.0, "seed": seed}
+    if start is not None:
+        model.bart.load_state_dict(BartForConditionalGeneration.from_pretrained(start).state_dict())
+        state["before"] = json.loads((start / "figures.json").read_text(encoding="utf-8"))["run"]
+    optimiser = MuonAdam(model)
+    model.bfloat16()  # the optimiser's masters stay float32
     if resume is not None:
         saved = torch.load(resume, weights_only=True)
         optimiser.load_state_dict(saved["optimiser"])
         state = saved["state"]
     # A resumed run draws new texts rather than the first ones again.
-    sampler = make_sampler(data, books, seed + state["step"])
-    sampler.growth = schedule(state["seconds"] / (60 * minutes))[2]
+    sampler = make_sampler(data, books, tokenizer, seed + state["step"])
+    sampler.growth = schedule(state["seconds"] / (60 * minutes), "before" in state)[2]
     dev_batches = evaluation_batches(dev, vocab_size, 160, seed=1)
     generator = torch.Generator().manual_seed(seed + state["step"])
     started = time.monotonic() - state["seconds"]
@@ -223,7 +230,7 @@ def train(
         progress = (time.monotonic() - started) / (60 * minutes)
         if progress >= 1 or (max_steps is not None and state["step"] >= max_steps):
             break
-        noise, visible_share, sampler.growth = schedule(progress)
+        noise, visible_share, sampler.growth = schedule(progress, "before" in state)
         batch = collate([corrupt(text, noise, sampler.rng, vocab_size) for text in texts])
         losses = model.losses(batch, visible_share, generator)
         extra = sum(weight * losses[name] for name, weight in AUXILIARY_WEIGHTS.items())

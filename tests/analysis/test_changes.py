@@ -251,6 +251,26 @@ def test_other_weights_by_a_seed(weights):
     assert one.config.scale == "head_dim"
 
 
+@pytest.fixture
+def memory_that_holds_nan():
+    """Memory that nothing has been written to holds nan, as it now and then does."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.mark.usefixtures("memory_that_holds_nan")
+@pytest.mark.parametrize(
+    "change", [Change(), Change(weights="random"), Change(without_bias=("query", "out")), Change(preset="bart_simplified")]
+)
+def test_every_number_of_a_changed_layer_is_written(change):
+    assert torch.empty(3).isnan().all()
+    layer = changed_layer(PROJECTIONS, SCALE, change)
+    assert all(parameter.isfinite().all() for parameter in layer.parameters())
+
+
 def test_other_weights_in_some_matrices_alone():
     after = steps(Change(weights="random", matrices=("out",)))
     assert torch.equal(after.context, BEFORE.context) and not torch.allclose(after.output, BEFORE.output, atol=0.1)

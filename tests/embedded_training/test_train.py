@@ -77,6 +77,22 @@ def test_a_resumed_run_goes_on_with_its_optimiser(data, run, tmp_path):
     assert 0 < max(moved) and np.median(moved) < 0.3  # three steps on, not a new start
 
 
+def test_a_new_schedule_starts_from_a_model_folder(data, run, tmp_path):
+    _, path = run
+    model, state = train.load_checkpoint(path)
+    folder = tmp_path / "model"
+    export.export_model(model, state, folder)
+    export.export_tokenizer(data, folder)
+    out = train.train(data, tmp_path, 60, batch_tokens=400, max_steps=2, shape=SHAPE, start=folder)
+    after = torch.load(out, weights_only=True)
+    assert after["state"]["before"]["step"] == 150 and after["state"]["step"] == 2 == after["optimiser"]["steps"]
+    name = "bart.model.encoder.layers.0.fc1.weight"
+    start, now = model.state_dict()[name.removeprefix("bart.")], after["optimiser"]["masters"][name]
+    assert 0 < (now - start).abs().max() < 0.01  # two steps of the warm-up away from where it began
+    noise, visible, growth = train.schedule(0.0, copies=True)
+    assert (noise.clean, visible, growth) == (0.1, 0.35, 1.0)
+
+
 def test_a_restored_optimiser_takes_the_very_same_step():
     torch.manual_seed(0)
     layers = [
