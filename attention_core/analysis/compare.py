@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attention_core.errors import AttentionError
 
-from .rows import counted_rows, full_mask, mean_of_rows, row_divergence, row_entropy, row_kl
+from .rows import counted_rows, full_mask, mean_of_rows, row_divergence, row_entropy, row_kl, summed_entropy
 
 # All pairs of heads are compared on so many cells at most; longer maps give evenly spaced rows.
 _MOST_CELLS = 1 << 29
@@ -148,12 +148,12 @@ def head_distances(first: Tensor, second: Tensor | None = None, mask: Tensor | N
     left, right = (x.transpose(0, 1)[:, counted].float() for x in (first, second))
     step = row_step(len(left), len(right), *left.shape[1:])
     left, right = left[:, ::step], right[:, ::step]
-    own = [torch.special.entr(x).sum((1, 2)) for x in (left, right)]
+    own = [summed_entropy(x).sum(1) for x in (left, right)]
     result = np.full((len(left), len(right)), np.nan)
     if left.shape[1]:
         for h, p in enumerate(left):
             start = h if alone else 0
-            middle = torch.special.entr((p + right[start:]) / 2).sum((1, 2))
+            middle = summed_entropy((p + right[start:]) / 2).sum(1)
             row = (middle - (own[0][h] + own[1][start:]) / 2) / left.shape[1]
             result[h, start:] = row.double().clamp(0, log(2)).cpu().numpy()
             if alone:
