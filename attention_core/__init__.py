@@ -45,7 +45,7 @@ _HOMES = {
     "trace": "extract.trace",
     "Trace": "extract.trace",
 }
-_MODULES = {"masks": "layer.masks", "presets": "layer.presets"}
+_MODULES = {"interventions": "extract.interventions", "masks": "layer.masks", "presets": "layer.presets"}
 
 __all__ = sorted([*_HOMES, *_MODULES])
 

@@ -66,7 +66,7 @@ class LoadedModel:
             module in memory without a tokenizer.
         report: what is loaded.
         sites: its attention modules, in order.
-        modules: the attention modules by name, and the output embedding.
+        modules: the attention modules by name, the output embedding, and the stacks of decoder layers.
     """
 
     module: PreTrainedModel = field(repr=False)
@@ -211,10 +211,19 @@ def _from_folder(
     settings = files.check_folder(folder)
     weights = files.weights_in(folder)
     config = _check(folder, weights, name, device, dtype)
+    # Under fused attention the library refuses a configuration that asks for attentions.
+    config.output_attentions = config.output_hidden_states = False
+    # The library raises whatever its parts raise; all of it means that these files are not a model it can read.
     try:
-        # Under fused attention the library refuses a configuration that asks for attentions.
-        config.output_attentions = config.output_hidden_states = False
         tokenizer = AutoTokenizer.from_pretrained(folder, **_NO_CODE)
+    except Exception as error:
+        raise AttentionError(
+            "the tokenizer of {name} cannot be loaded ({reason}): save one into its folder with "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+            name=name,
+            reason=first_line(error),
+        ) from error
+    try:
         module, info = _model_class(config, settings).from_pretrained(
             folder,
             config=config,
@@ -225,9 +234,15 @@ def _from_folder(
             local_files_only=True,
             output_loading_info=True,
         )
-    # The library raises whatever its parts raise; all of it means that these files are not a model it can read.
     except Exception as error:
-        raise AttentionError("{name} cannot be loaded: {reason}", name=name, reason=first_line(error)) from error
+        if "ignore_mismatched_sizes" in str(error):
+            raise AttentionError(
+                "{name} cannot be loaded: its weights have other shapes than its config.json says; copy or save both again",
+                name=name,
+            ) from error
+        raise AttentionError(
+            "{name} cannot be loaded ({reason}): copy or save the model again", name=name, reason=first_line(error)
+        ) from error
     module.to(device)
     report = {
         "name": name,
@@ -247,7 +262,7 @@ def _check(folder: Path, weights: files.Weights, name: str, device: torch.device
         config = AutoConfig.from_pretrained(folder, **_NO_CODE)
     except Exception as error:
         raise AttentionError(
-            "{name} is not a model that this version of transformers knows: {reason}",
+            "the config.json of {name} is not one that this version of transformers knows: {reason}",
             name=name,
             reason=first_line(error),
         ) from error
@@ -297,9 +312,9 @@ def _prepared(module: PreTrainedModel, tokenizer, report: dict) -> LoadedModel:
         can_generate=both_sides and bool(module.can_generate()),
         **report,
     )
-    return LoadedModel(
-        module, source, target, full, registry.sites(attentions), registry.with_output(module, attentions)
-    )
+    sites = registry.sites(attentions)
+    modules = registry.with_output(module, attentions) | registry.stacks(module, sites)
+    return LoadedModel(module, source, target, full, sites, modules)
 
 
 def _readers(tokenizer) -> tuple[TokenReader, TokenReader]:
@@ -327,4 +342,6 @@ def _model_class(config, settings: dict) -> type:
 
 def first_line(error: Exception) -> str:
     """What a library's error says first, without a token."""
-    return hub.without_token((str(error).strip().splitlines() or [type(error).__name__])[0])
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return hub.without_token(said.rstrip(":. "))

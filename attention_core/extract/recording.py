@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..errors import AttentionError
 from . import families
+from .interventions import Editing
 from .registry import Call
 from .session import Session, opened
 
@@ -24,12 +25,13 @@ class Record:
 
 
 class Recording(Session):
-    """Keeps the inputs of every attention module; runs fused attention, or ours step by step."""
+    """Keeps the inputs of every attention module; runs fused attention, or ours step by step, with edits if there are any."""
 
-    def __init__(self, modules: dict[str, nn.Module], exact: bool) -> None:
-        super().__init__(modules)
+    def __init__(self, editing: Editing, exact: bool) -> None:
+        super().__init__(editing.modules)
+        self.exact, self.editing = exact, editing
         # A fused run goes without masks where the library does: it is then the plain run, bit for bit, and costs the same.
-        self.exact = self.writes_masks = exact
+        self.writes_masks = exact or editing.writes_masks
         self.records: dict[tuple[str, int], Record] = {}
         self._calls: dict[str, int] = {}
 
@@ -41,6 +43,8 @@ class Recording(Session):
         self.records[name, call] = Record(name, args, kept)
 
     def attend(self, module: nn.Module, call: Call) -> Tensor:
+        # A recorded run has no cache, so that its first query is at position 0.
+        call = self.editing.edited(module._attention_name, call)
         return call.steps().context.transpose(1, 2).contiguous() if self.exact else call.fused()
 
 

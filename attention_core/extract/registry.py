@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 from ..errors import AttentionError
 from ..layer import masks
 from ..layer.attention import AttentionSteps, attention_steps
-from .session import before_attention, masks_are_written, session_of
+from .session import before_attention, before_stack, masks_are_written, session_of
 
 NAME = "attention_core"
 OUTPUT = "output embedding"
@@ -67,6 +67,11 @@ class Call:
 
     def steps(self, heads: list[int] | None = None) -> AttentionSteps:
         """Every stage of this attention, for the named heads only (None = all)."""
+        query, key, value, mask, bias = self.parts(heads)
+        return attention_steps(query, key, value, mask, self.scaling, bias=bias)
+
+    def parts(self, heads: list[int] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+        """Query, key, value, mask and bias of the named heads (None = all): all that ``steps`` computes with."""
         self._refuse_unknown()
         query, key, value = self.query, self.key, self.value
         groups = query.shape[1] // key.shape[1]
@@ -75,7 +80,7 @@ class Call:
         mask, bias = self.mask(), self.options.get("position_bias")
         if not self.is_cut:
             query, key, value = (_chosen(x, heads) for x in (query, key, value))
-        return attention_steps(query, key, value, _chosen(mask, heads), self.scaling, bias=_chosen(bias, heads))
+        return query, key, value, _chosen(mask, heads), _chosen(bias, heads)
 
     def of_text(self, text: int) -> "Call":
         """The same call for one text of the batch."""
@@ -198,6 +203,26 @@ def with_output(model: nn.Module, modules: dict[str, nn.Module]) -> dict[str, nn
     if before_attention not in head._forward_pre_hooks.values():
         head.register_forward_pre_hook(before_attention, with_kwargs=True)
     return modules | {OUTPUT: head}
+
+
+def stacks(model: nn.Module, found: tuple["Site", ...]) -> dict[str, nn.Module]:
+    """The stacks of decoder layers that hold these sites, by name, each with a hook that tells of every step it begins.
+
+    A stack is the module around the list of layers ("model.decoder" of model.decoder.layers.0.self_attn).
+    """
+    around = {}
+    for site in found:
+        if site.kind == "encoder":
+            continue
+        parts = site.name.split(".")
+        first_number = next((place for place, part in enumerate(parts) if part.isdigit()), 1)
+        around[".".join(parts[: first_number - 1])] = None
+    result = {f"stack {name}": model.get_submodule(name) for name in around}
+    for name, stack in result.items():
+        stack._attention_name = name
+        if before_stack not in stack._forward_pre_hooks.values():
+            stack.register_forward_pre_hook(before_stack, with_kwargs=True)
+    return result
 
 
 def sites(modules: Mapping[str, nn.Module]) -> tuple[Site, ...]:

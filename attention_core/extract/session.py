@@ -25,8 +25,8 @@ class Session:
     """What the attention modules of one model do while the session is open.
 
     Args:
-        modules: the model's attention modules by name, as LoadedModel holds them. Modules of another model that runs in
-            the same thread are left alone.
+        modules: the model's attention modules and stacks by name, as LoadedModel holds them. Modules of another model
+            that runs in the same thread are left alone.
     """
 
     # Whether the library must write every mask out, also where its fused attention could go without.
@@ -40,6 +40,9 @@ class Session:
 
     def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Called with the inputs of an attention module, before it runs."""
+
+    def begin(self, stack: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Called with the inputs of a stack of decoder layers, each time it runs: once a step of a generation."""
 
     def attend(self, module: nn.Module, call: "Call") -> Tensor:
         """The context (batch, query_len, heads, head_dim) of one attention, contiguous."""
@@ -69,6 +72,13 @@ def session_of(module: nn.Module) -> Session | None:
     """The open session, if it belongs to the model of this module."""
     session = _OPEN.get()
     return session if session is not None and session.owns(module) else None
+
+
+def before_stack(stack: nn.Module, args: tuple, kwargs: dict) -> None:
+    """The forward pre-hook of every stack of decoder layers, registered once, when a model is loaded."""
+    session = _OPEN.get()
+    if session is not None and session.modules.get(stack._attention_name) is stack:
+        session.begin(stack, args, kwargs)
 
 
 def before_attention(module: nn.Module, args: tuple, kwargs: dict) -> None:

@@ -7,7 +7,7 @@ does not run again.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from ..layer.attention import AttentionSteps
 from ..layer.projections import Projections, merge_heads
 from . import families, inputs
 from .inputs import Generation, Notice, Side
+from .interventions import Edit, EditedCall, Editing, Means
 from .models import LoadedModel, first_line
 from .overview import Overview, overview
 from .recording import Record, Recording, replayed
@@ -35,6 +36,7 @@ class Trace:
         target: what its decoder was fed; None for a model with one stack.
         notices: what the person should know.
         exact: whether the run itself used the step-by-step attention.
+        edits: what was changed in the model's attentions while it ran; every stage shown is the edited one.
     """
 
     model: LoadedModel
@@ -42,6 +44,7 @@ class Trace:
     target: Side | None
     notices: tuple[Notice, ...]
     exact: bool
+    _editing: Editing
     _records: dict[tuple[str, int], tuple[Site, Record]]
     _hidden: Tensor | None
     _logits: Tensor | None
@@ -49,6 +52,10 @@ class Trace:
     def __repr__(self) -> str:
         fed = "" if self.target is None else f", target {tuple(self.target_ids.shape)}"
         return f"Trace({self.model.report.name}, source {tuple(self.source_ids.shape)}{fed}; {', '.join(self.kinds)})"
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        return self._editing.edits
 
     @property
     def source_ids(self) -> Tensor:
@@ -172,7 +179,8 @@ class Trace:
             return _from_hidden(self.model, self._hidden[:, rows])
 
     def _call(self, kind: str, layer: int, heads: list[int] | None = None) -> Call:
-        return replayed(self.model.modules, self._record(kind, layer)[1], heads)
+        site, record = self._record(kind, layer)
+        return self._editing.edited(site.name, replayed(self.model.modules, record, heads))
 
     def _record(self, kind: str, layer: int) -> tuple[Site, Record]:
         self._check_kind(kind)
@@ -218,6 +226,8 @@ def trace(
     target_mask: object = None,
     generate: bool | Generation = False,
     exact: bool = False,
+    edits: Sequence[Edit] = (),
+    means: Means | None = None,
 ) -> Trace:
     """Runs a model once and records what went into each of its attentions.
 
@@ -232,13 +242,15 @@ def trace(
         generate: True, or a Generation, lets the model write the target; it is then traced in a second pass.
         exact: record with the step-by-step attention. In float32 every weight is then bit-equal to the library's eager
             attention; else it is within 1e-5 of it, at the speed of fused attention.
+        edits: changes of the model's attentions, for this run (and the writing of its target) alone: see ``interventions``.
+        means: what edits put in place of a head's context, if they switch it off by its mean.
 
     Returns:
         Trace. Nothing is changed on the model, whether this succeeds or fails; any number of threads may trace one model.
 
     Raises:
         AttentionError: too many tokens (checked before the model runs), ids or masks that cannot be, a target for a model
-            that has no decoder beside its encoder, a model that cannot write.
+            that has no decoder beside its encoder, a model that cannot write, an edit of what the model does not have.
     """
     if model.module.training:
         raise AttentionError(
@@ -254,16 +266,19 @@ def trace(
     notices: list[Notice] = []
     read = inputs.read_side(model, source, attention_mask, "source", notices)
     fed = None
-    recording = Recording(model.modules, exact)
+    editing = Editing(model, edits, means)
+    recording = Recording(editing, exact)
     with _errors_of(model):
         if model.is_encoder_decoder:
-            fed = _target(model, read, target, target_mask, generate, notices)
+            with opened(editing):
+                fed = _target(model, read, target, target_mask, generate, notices)
         with torch.no_grad(), opened(recording):
             result = model.module(**_arguments(model, read, fed))
     hidden = recording.records.pop((OUTPUT, 0), None)
     logits = getattr(result, "logits", None)
     kept, logits = _kept_logits(model, hidden, logits)
-    return Trace(model, read, fed, tuple(notices), exact, _by_layer(model, recording.records), kept, logits)
+    run = Trace(model, read, fed, tuple(notices), exact, editing, _by_layer(model, recording.records), kept, logits)
+    return replace(run, notices=(*notices, *_emptied(run))) if editing.edits else run
 
 
 @contextmanager
@@ -301,6 +316,32 @@ def _target(
             targets=read.ids.shape[0],
         )
     return inputs.shifted(model, read, "text") if read.origin == "text" else read
+
+
+def _emptied(run: Trace) -> Iterator[Notice]:
+    """Says where edits leave queries of real tokens without a key to look at."""
+    for kind in run.kinds:
+        real = run.side(kind, "query").real[:, None]
+        empty, heads = torch.zeros_like(real), []
+        for layer in range(run.num_layers(kind)):
+            call = run._call(kind, layer)
+            if not isinstance(call, EditedCall) or not call.edits_masks:
+                continue
+            with torch.no_grad():
+                found = call.emptied() & real
+            heads += [f"{layer}.{head}" for head in range(found.shape[1]) if bool(found[:, head].any())]
+            empty = empty | found.any(1, keepdim=True)
+        if heads:
+            yield Notice(
+                "an edit leaves {count} of {tokens} tokens without anything to look at in {kind} attention (heads {heads}): their "
+                "weights are 0, and so is what the head adds there",
+                {
+                    "count": int(empty.sum()),
+                    "tokens": int(real.sum()),
+                    "kind": kind,
+                    "heads": ", ".join(heads[:8]) + (", …" if len(heads) > 8 else ""),
+                },
+            )
 
 
 def _arguments(model: LoadedModel, source: Side, target: Side | None) -> dict:

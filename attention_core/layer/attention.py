@@ -43,7 +43,8 @@ class AttentionSteps:
         dropped_weights: the weights after dropout, same shape; None in eval mode.
         context: (batch, heads, query_len, head_dim), in the input's dtype.
         output: (batch, query_len, d_model) after the output projection; None unless all heads of a layer were computed.
-        scale: what the dot products were multiplied with; finite and above 0.
+        scale: what the dot products were multiplied with; finite and above 0. A tensor (1, heads, 1, 1) where edits of a
+            model's heads give them different ones.
     """
 
     query: Tensor
@@ -55,7 +56,7 @@ class AttentionSteps:
     dropped_weights: Tensor | None
     context: Tensor
     output: Tensor | None
-    scale: float
+    scale: float | Tensor
 
     def full_mask(self) -> Tensor:
         """The mask, broadcast to (batch, heads, query_len, key_len); all True where there is none. A view: do not write."""

@@ -128,10 +128,29 @@ def test_a_private_model_needs_the_token_which_is_never_shown(cache, server, mon
     assert hub.without_token(f"error with {TOKEN} inside") == "error with *** inside"
 
 
-def test_names_that_are_no_hub_id(cache):
-    for name in ("", "a b", "../up", "a/b/c", "no such folder/x"):
-        with pytest.raises(AttentionError, match="is neither a folder that exists here nor a hub id"):
-            load_model(name)
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "a b", "../up", "./models/x", "models/x/y", "no such folder/x", "~/x", "C:\\models\\x", "a--b", "a..b", "-a", "a-", ".a",
+     "a.git", "x" * 97, "ünï/x", "a/", "https://huggingface.co/a/b", "a\0b", "a/b@main", "a\nb"],
+)  # fmt: skip
+def test_names_that_are_no_hub_id(cache, name):
+    with pytest.raises(
+        AttentionError, match="is neither a folder that exists here nor a hub id: an id is written"
+    ) as told:
+        load_model(name)
+    assert repr(name) in str(told.value)
+    assert hub.cached(name) is None
+
+
+@pytest.mark.parametrize("name", ["gpt2", "facebook/bart-base", "a/b_c.d-e", "x" * 96])
+def test_names_that_may_be_a_hub_id(name):
+    hub.check_id(name, "refs/pr/1")
+
+
+@pytest.mark.parametrize("revision", ["a b", "../x", "a\0b", "-x", "x" * 256])
+def test_revisions_that_cannot_be(cache, revision):
+    with pytest.raises(AttentionError, match="a revision is a branch, a tag or a commit, such as main, not"):
+        load_model("open/tiny", revision=revision)
 
 
 def test_a_half_downloaded_model_counts_as_not_there(cache, server):

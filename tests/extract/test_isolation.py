@@ -12,6 +12,7 @@ import torch
 
 from attention_core import AttentionError, load_model, trace
 from attention_core.extract import recording
+from attention_core.extract.interventions import Editing
 from attention_core.extract.session import Session, is_any_open, opened
 from tests.extract import forms
 from tests.extract.forms import FORMS
@@ -109,7 +110,7 @@ def test_a_thread_that_only_runs_the_model_sees_no_session(text_model):
     ids = torch.tensor([SOURCE])
     with torch.no_grad():
         expected = text_model.module(ids)[0]
-        seen = recording.Recording(text_model.modules, exact=False)
+        seen = recording.Recording(Editing(text_model, ()), exact=False)
         with opened(seen), ThreadPoolExecutor(1) as pool:
             found = pool.submit(lambda: text_model.module(ids)[0]).result()
             assert is_any_open()
@@ -119,7 +120,7 @@ def test_a_thread_that_only_runs_the_model_sees_no_session(text_model):
 
 def test_another_model_in_the_same_thread_is_left_alone():
     first, second = load_model(forms.fix_b()), load_model(forms.fix_b())
-    seen = recording.Recording(first.modules, exact=True)
+    seen = recording.Recording(Editing(first, ()), exact=True)
     with torch.no_grad(), opened(seen):
         second.module(torch.tensor([SOURCE]))
     assert not seen.records

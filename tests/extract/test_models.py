@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 import socket
+from pathlib import Path
 
 import pytest
 import torch
@@ -194,30 +195,59 @@ def cut_weights(folder):
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
 
 
+def emptied(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def a_file_instead(folder):
+    shutil.rmtree(folder)
+    folder.touch()
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (shutil.rmtree, "is not a folder"),
-        (lambda f: (f / "config.json").unlink(), "it has no config.json"),
-        (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
-        (lambda f: (f / "config.json").write_text("[]"), "must hold a JSON object"),
-        (lambda f: (f / "config.json").write_text("{}"), "has no model_type"),
-        (lambda f: edit_json(f / "config.json", model_type="unheard_of"), "not a model that this version of transformers knows"),
+        (shutil.rmtree, "is not a folder on this machine: give the path of one that save_pretrained wrote"),
+        (a_file_instead, "is a file: give the folder that holds it"),
+        (emptied, r"it has no config.json \(found: nothing\); give the folder"),
+        (lambda f: (f / "config.json").unlink(), r"it has no config.json \(found: .*model.safetensors.*\); give the folder"),
+        (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON .* copy or save the model again"),
+        (lambda f: (f / "config.json").write_bytes(b"\xff"), "cannot be read as JSON .* copy or save the model again"),
+        (lambda f: (f / "config.json").write_text("[]"), "must hold a JSON object: copy"),
+        (lambda f: (f / "config.json").write_text("{}"), "has no model_type, such as bart; give the folder"),
+        (lambda f: edit_json(f / "config.json", model_type="unheard_of"), "not one that this version of transformers knows"),
+        (lambda f: edit_json(f / "config.json", d_model="x"), "config.json of .* transformers knows: .*'d_model'.*'x'"),
         (lambda f: edit_json(f / "config.json", auto_map={"AutoModel": "m.M"}), "the model in .* comes with its own code"),
         (lambda f: edit_json(f / "tokenizer_config.json", auto_map={"AutoTokenizer": ["t.T", None]}), "the tokenizer in .* code"),
+        (lambda f: (f / "tokenizer_config.json").write_text("{"), "tokenizer_config.json cannot be read as JSON"),
         (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
-        (lambda f: (f / "tokenizer.json").write_text("{}"), "cannot be loaded"),
+        (lambda f: (f / "tokenizer.json").write_text("{}"), "the tokenizer of .* cannot be loaded .* save one into its folder"),
+        (lambda f: (f / "tokenizer.json").write_text(""), "the tokenizer of .* cannot be loaded .* save one into its folder"),
+        (lambda f: (f / "model.safetensors").unlink(), "no weights that are read here: .* found neither; save the model"),
         (without_weights, "no weights that are read here: .* found tf_model.h5"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"x" * 30), "is not a safetensors file"),
-        (cut_weights, "cannot be loaded"),
-        (lambda f: edit_json(f / "config.json", d_model=48), "cannot be loaded"),
+        (lambda f: (f / "model.safetensors").write_bytes(b""), "is not a whole safetensors file"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"x" * 30), "is not a whole safetensors file"),
+        (cut_weights, "cannot be loaded .* copy or save the model again"),
+        (lambda f: edit_json(f / "config.json", d_model=48), "its weights have other shapes than its config.json says"),
     ],
 )  # fmt: skip
-def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(copied, spoil, message):
+@pytest.mark.parametrize("named", [Path, str])
+def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(copied, spoil, message, named):
     spoil(copied)
     with pytest.raises(AttentionError, match=message) as refused:
-        load_model(copied)
-    assert "\n" not in str(refused.value) and "trust_remote_code" not in str(refused.value)
+        load_model(named(copied))
+    said = str(refused.value)
+    assert "\n" not in said and "trust_remote_code" not in said and "network" not in said
+
+
+def test_a_folder_that_may_not_be_read_is_told(folder, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(files.os, "listdir", refuse)
+    with pytest.raises(AttentionError, match=r"cannot be looked into \(Permission denied\): make it readable"):
+        load_model(folder)
 
 
 def test_a_model_larger_than_the_free_memory_is_refused_before_it_is_read(folder, monkeypatch):
