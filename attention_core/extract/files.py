@@ -70,7 +70,8 @@ def chosen_weights(names: set[str], index_of, where: str) -> tuple[str, list[str
         name for name in names if name.endswith((".h5", ".msgpack", ".ckpt", ".gguf", ".onnx", ".pt", ".pkl"))
     )
     raise AttentionError(
-        "{where} holds no weights that are read here: model.safetensors or pytorch_model.bin is needed, found {others}",
+        "{where} holds no weights that are read here: model.safetensors or pytorch_model.bin is needed, found {others}; save the "
+        "model with save_pretrained, or copy the missing file",
         where=where,
         others=", ".join(others) or "neither",
     )
@@ -78,9 +79,12 @@ def chosen_weights(names: set[str], index_of, where: str) -> tuple[str, list[str
 
 def weights_in(folder: Path) -> Weights:
     """The weights of a folder, sized without reading them."""
-    form, names = chosen_weights({p.name for p in folder.iterdir()}, lambda name: read_json(folder / name), str(folder))
+    form, names = chosen_weights(set(_names_in(folder)), lambda name: read_json(folder / name), str(folder))
     paths = tuple(folder / name for name in names)
-    size = sum(path.stat().st_size for path in paths)
+    try:
+        size = sum(path.stat().st_size for path in paths)
+    except OSError as error:
+        raise AttentionError("the weights in {folder} cannot be read: {reason}", folder=folder, reason=error) from error
     numbers = sum(_numbers_in(path) for path in paths) if form == "safetensors" else size // 2
     return Weights(form, paths, numbers, size)
 
@@ -91,23 +95,36 @@ def check_folder(folder: Path) -> dict:
     Raises:
         AttentionError: no folder, no config.json, no tokenizer.json, a tokenizer or model that comes with its own code.
     """
-    # os.path answers False where a name is too long to be one, Path.is_dir raises.
+    # os.path answers False where a name is too long to be one or may not be looked at, Path raises.
     if not os.path.isdir(folder):
-        raise AttentionError("{folder} is not a folder", folder=folder)
-    if not (folder / "config.json").is_file():
-        raise AttentionError("{folder} is not a model: it has no config.json", folder=folder)
+        if os.path.isfile(folder):
+            raise AttentionError("{folder} is a file: give the folder that holds it", folder=folder)
+        raise AttentionError(
+            "{folder} is not a folder on this machine: give the path of one that save_pretrained wrote, with config.json, "
+            "model.safetensors and tokenizer.json in it",
+            folder=folder,
+        )
+    names = _names_in(folder)
+    if not os.path.isfile(folder / "config.json"):
+        raise AttentionError(
+            "{folder} is not a model: it has no config.json (found: {found}); give the folder that save_pretrained wrote",
+            folder=folder,
+            found=", ".join([*names[:5], *["…"] * (len(names) > 5)]) or "nothing",
+        )
     config = read_json(folder / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise AttentionError(
-            "{folder} is not a model of transformers: its config.json has no model_type", folder=folder
+            "{folder} is not a model of transformers: its config.json has no model_type, such as bart; give the folder that "
+            "save_pretrained wrote",
+            folder=folder,
         )
-    if not (folder / "tokenizer.json").is_file():
+    if not os.path.isfile(folder / "tokenizer.json"):
         raise AttentionError(
             "{folder} has no tokenizer.json, the only form of tokenizer that is read here: save one with "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
             folder=folder,
         )
-    tokenizer = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    tokenizer = read_json(folder / "tokenizer_config.json") if "tokenizer_config.json" in names else {}
     for what, settings in (("model", config), ("tokenizer", tokenizer)):
         if settings.get("auto_map"):
             raise AttentionError(
@@ -120,10 +137,23 @@ def read_json(path: Path) -> dict:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise AttentionError("{path} cannot be read as JSON ({reason})", path=path, reason=error) from error
+        raise AttentionError(
+            "{path} cannot be read as JSON ({reason}): copy or save the model again", path=path, reason=error
+        ) from error
     if not isinstance(content, dict):
-        raise AttentionError("{path} cannot be read: it must hold a JSON object", path=path)
+        raise AttentionError("{path} must hold a JSON object: copy or save the model again", path=path)
     return content
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise AttentionError(
+            "{folder} cannot be looked into ({reason}): make it readable for this program",
+            folder=folder,
+            reason=error.strerror,
+        ) from error
 
 
 def check_fits(weights: Weights, dtype: torch.dtype, device: torch.device, name: str) -> None:
@@ -200,4 +230,6 @@ def _numbers_in(path: Path) -> int:
             for entry in entries
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise AttentionError("{path} is not a safetensors file ({reason})", path=path, reason=error) from error
+        raise AttentionError(
+            "{path} is not a whole safetensors file ({reason}): copy or save the model again", path=path, reason=error
+        ) from error

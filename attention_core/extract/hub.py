@@ -22,6 +22,10 @@ from . import files
 # own (a name server that never answers knows no timeout), tells us first.
 _TIMEOUT = 3.0
 _DEADLINE = 4.5
+# The hub's own rules for names.
+_ID = r"(\w([\w.-]*\w)?/)?\w([\w.-]*\w)?"
+_LONGEST_ID = 96
+_REVISION = r"\w[\w./+-]{0,254}"
 _SMALL = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json", "README.md",
@@ -42,8 +46,9 @@ def cached_bytes(name: str, revision: str | None = None) -> int | None:
 def cached(name: str, revision: str | None = None) -> Path | None:
     """The folder of a hub model in the local cache; None if it is not there in full. Asks no network."""
     try:
+        check_id(name, revision)
         config = huggingface_hub.try_to_load_from_cache(name, "config.json", revision=revision)
-    except (errors.HFValidationError, OSError):
+    except (AttentionError, OSError):
         return None
     if not isinstance(config, str):
         return None
@@ -54,6 +59,26 @@ def cached(name: str, revision: str | None = None) -> Path | None:
     except AttentionError:
         return None
     return folder
+
+
+def check_id(name: str, revision: str | None = None) -> None:
+    """Whether a name and a revision can be ones of the hub; asks nobody whether they are.
+
+    Raises:
+        AttentionError: a path, a web address, or characters that no hub id or revision has.
+    """
+    rules = re.fullmatch(_ID, name, re.ASCII) and len(name) <= _LONGEST_ID and not name.endswith((".git", ".ipynb"))
+    if not rules or "--" in name or ".." in name:
+        raise AttentionError(
+            "{name!r} is neither a folder that exists here nor a hub id: an id is written owner/name, such as facebook/bart-base, "
+            "with letters, digits and single - _ . between them; a folder is given by its full path",
+            name=name,
+        )
+    if revision is not None and (not re.fullmatch(_REVISION, revision, re.ASCII) or ".." in revision):
+        raise AttentionError(
+            "a revision is a branch, a tag or a commit, such as main, not {revision!r}: correct it, or leave it empty",
+            revision=revision,
+        )
 
 
 def folder_of(
@@ -73,10 +98,7 @@ def folder_of(
     Raises:
         AttentionError: not a hub id, not there, not reachable, not readable here, or no room.
     """
-    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
-        raise AttentionError(
-            "{name} is neither a folder that exists here nor a hub id such as facebook/bart-base", name=name
-        )
+    check_id(name, revision)
     folder = cached(name, revision)
     if folder is not None:
         return folder
@@ -164,8 +186,8 @@ def _asked(name: str, revision: str | None):
 
 def _unreachable(name: str, reason: str) -> AttentionError:
     return AttentionError(
-        "{name} is not in {folder} and cannot be downloaded ({reason}): connect to the network, copy the model into that "
-        "folder, or give a folder that holds it; the embedded model needs neither",
+        "{name} is not in {folder} and cannot be downloaded ({reason}), and no folder here has that name: connect to the network, "
+        "copy the model into that folder, or give the path of one that holds it; the embedded model needs neither",
         name=name,
         folder=cache_folder(),
         reason=reason,

@@ -18,7 +18,7 @@ from pages.ui.compare_settings import change, untrained
 from pages.ui.explore_controls import missing_sentence
 from pages.ui.explore_head import Window
 from pages.ui.explore_pictures import narrow, show_panels
-from pages.ui.explore_run import Explored, explored, loaded, model_choices
+from pages.ui.explore_run import Explored, check_hub_id, explored, loaded, model_choices
 from pages.ui.explore_settings import OWN, typed_name
 from pages.ui.explore_views import Table
 from pages.ui.head_controls import HeadKeys, head_selectors, settle_head
@@ -182,6 +182,7 @@ def _second_run(place: Place, said: list[str]) -> Explored:
     if state["model_b"] not in ("embedded", "folder"):
         from attention_core.extract import hub
 
+        check_hub_id(name)
         if hub.cached(name) is None:
             raise AttentionError(
                 "{name} is not on this machine yet: open it as the first model, which asks before it downloads",

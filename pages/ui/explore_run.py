@@ -1,5 +1,6 @@
 """From the settings to a trace: the model, its texts counted before it runs, and what must be said on the way."""
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,8 @@ def may_load(key: cache.ModelKey) -> bool:
         place = _("the folder") if state.model == "folder" else _("the hub id")
         st.info(_("Type {place} of the model on the left.").format(place=place), icon=":material/arrow_back:")
         return False
+    if state.model == "hub":
+        check_hub_id(key.name, key.revision)
     agreed = state.setdefault("_agreed_models", set())
     if (
         state.model == "folder"
@@ -64,6 +67,22 @@ def may_load(key: cache.ModelKey) -> bool:
         st.rerun()
     st.button(_("Back to the embedded model"), on_click=use_embedded, key="back_to_embedded")
     return False
+
+
+def check_hub_id(name: str, revision: str | None = None) -> None:
+    """What is typed as a hub id must be able to be one, before anything is said of a download.
+
+    Raises:
+        AttentionError: a folder, a path, or characters that no hub id has.
+    """
+    from attention_core.extract import hub
+
+    if os.path.isdir(name):
+        raise AttentionError(
+            "{name!r} is a folder on this machine and not a hub id: choose “A folder on this machine” and give its path there",
+            name=name,
+        )
+    hub.check_id(name, revision)
 
 
 def use_embedded() -> None:

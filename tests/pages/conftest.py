@@ -1,18 +1,15 @@
 """The Build page as AppTest runs it, and its figure read back into numbers."""
 
-import base64
-import html
 import json
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-ROOT = Path(__file__).parents[2]
+from tests.pages.page_reader import ROOT, numbers, plain
+
 SYMBOLS = {
     "X": "input",
     "X₂": "key_input",
@@ -151,27 +148,12 @@ class BuildPage:
                 [plain(text) for text in x["ticktext"]],
                 (trace["zmin"], trace["zmax"]),
                 y["range"][0] > y["range"][1] and x["range"][0] < x["range"][1],
-                None if hovers is None else numbers(hovers["customdata"]).reshape(*z.shape, 3),
+                None if hovers is None else numbers(hovers["customdata"], None).reshape(*z.shape, 3),
             )
         return shown
 
     def cells(self, stage: str = "weights") -> np.ndarray:
         return self.panels[stage].z
-
-
-def numbers(value) -> np.ndarray:
-    """An array as plotly's JSON holds it."""
-    if isinstance(value, dict):
-        shape = [int(n) for n in str(value.get("shape", "-1")).split(",")]
-        return np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"]).reshape(shape)
-    return np.array(value)
-
-
-def plain(label: str) -> str:
-    """What a reader sees of a label."""
-    return html.unescape(re.sub(r"<[^>]+>", " " if "<br>" in label else "", label.split("<br>")[0])).replace(
-        "\xa0", " "
-    )
 
 
 @pytest.fixture

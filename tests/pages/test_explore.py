@@ -9,7 +9,8 @@ import torch
 
 from pages.ui import cache
 from pages.ui.explore_settings import DEFAULT_SOURCE, SETTINGS
-from tests.pages.explore_reader import HOSTILE, SHORT, ExplorePage, eager, numbers, reference
+from tests.pages.explore_reader import ExplorePage, eager, reference
+from tests.pages.page_reader import HOSTILE, SHORT, numbers
 
 
 @pytest.fixture(scope="module")

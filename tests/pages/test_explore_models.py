@@ -7,7 +7,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 
-from tests.pages.explore_reader import EMBEDDED, HOSTILE, SHORT, ExplorePage, reference
+from tests.pages.compare_reader import ComparePage
+from tests.pages.explore_reader import ExplorePage, reference
+from tests.pages.page_reader import EMBEDDED, HOSTILE, SHORT
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,38 @@ def test_a_folder_is_never_taken_for_a_name_on_the_hub(name, monkeypatch):
     monkeypatch.setattr(hub, "folder_of", lambda *_: pytest.fail("asked the hub"))
     page = ExplorePage({"model": "folder", "name": name, "source": SHORT}).fine()
     assert len(page.errors) == 1 and name in page.errors[0]
+
+
+# What can be no hub id is refused before anything is said of a download: a sentence about the network would mislead.
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("/nowhere/at/all", ["neither a folder that exists here nor a hub id", "owner/name"]),
+        ("./models/x", ["neither a folder", "owner/name"]),
+        ("a b", ["neither a folder", "owner/name"]),
+        ("a--b", ["neither a folder", "owner/name"]),
+        ("pages", ["`pages` is a folder on this machine and not a hub id", "A folder on this machine"]),
+        ("https://example.com/a/b", ["neither a folder", "owner/name"]),
+    ],
+)
+def test_what_is_no_hub_id_is_told_at_once(name, parts):
+    for offline in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            from attention_core.extract import hub
+
+            patch.setattr(hub.constants, "HF_HUB_OFFLINE", offline)
+            patch.setattr(hub, "folder_of", lambda *_: pytest.fail("asked the hub"))
+            page = ExplorePage({"model": "hub", "name": name, "source": SHORT}).fine()
+            assert len(page.errors) == 1 and not page.app.info
+            assert all(part in page.errors[0] for part in [*parts, name]) and "network" not in page.errors[0]
+            assert page.app.button(key="use_embedded")
+    compare = ComparePage(compare="heads", pair="models", model_b="hub", name_b=name, source=SHORT)
+    compare.refused(*parts, name)
+
+
+def test_a_revision_that_cannot_be_is_told():
+    page = ExplorePage({"model": "hub", "name": "a/b", "revision": "../x", "source": SHORT}).fine()
+    assert len(page.errors) == 1 and "a branch, a tag or a commit" in page.errors[0] and "`../x`" in page.errors[0]
 
 
 @pytest.mark.parametrize("name", ["", "/nowhere/at/all", "../..", "a b", "x" * 300, "/" + "x" * 300])
