@@ -68,6 +68,11 @@ class Trace:
         return None if self.target is None else self.target.ids
 
     @property
+    def labels(self) -> Tensor | None:
+        """(batch, target_len): the id that each decoder row should predict; None where that is not known (target ids)."""
+        return None if self.target is None else self.target.labels
+
+    @property
     def generated_text(self) -> tuple[str, ...] | None:
         """What the model wrote for each text; None if it wrote nothing."""
         return self.target.texts if self.target is not None and self.target.origin == "generated" else None
