@@ -52,6 +52,10 @@ class Skipped:
         return self.template.format(**self.values)
 
 
+def skipped_text(example: Example, error: AttentionError) -> Skipped:
+    return Skipped(example.index, error.template, error.values)
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a job over texts is.
@@ -150,14 +154,11 @@ def over_batches(
     )
     clock, skipped, seen = Clock(total, started_at=done), [], 0
 
-    def skip(example: Example, error: AttentionError) -> None:
-        skipped.append(Skipped(example.index, error.template, error.values))
-
     for batch in batched(examples):
         seen += len(batch)
         if seen <= done:
             continue
-        for fed in readable(model, batch, skip):
+        for fed in readable(model, batch, lambda *failed: skipped.append(skipped_text(*failed))):
             read(fed)
         yield Progress(profile, seen, total, clock.left(seen), tuple(skipped))
 
