@@ -79,7 +79,8 @@ class ToSource:
     Attributes:
         to_source: (target_len, source_len), rows sum to 1 (0 where nothing comes from the source).
         share: (target_len,), rollout only: how much of the row comes from the source at all, from 0 to 1; the rest comes from
-            the decoder's own inputs. None for the flow, which fills every pipe for each token alone.
+            the decoder's own inputs. It is 1 - 2^-layers by construction where every token sees the source, so that only
+            a lower value says something. None for the flow, which fills every pipe for each token alone.
         note: that this is our extension, and how it is composed.
     """
 
