@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import AttentionError
 from .attention import AttentionSteps
+from .checks import inside
 from .projections import Projections, merge_heads
 
 STAGES = (
@@ -162,14 +163,14 @@ def cell_arithmetic(
     Raises:
         AttentionError: no such stage or cell; a stage that these steps do not have.
     """
-    if stage not in STAGES:
+    if not isinstance(stage, str) or stage not in STAGES:
         raise AttentionError("stage must be one of {stages}, not {stage!r}", stages=", ".join(STAGES), stage=stage)
-    _inside("batch", batch, steps.query.shape[0])
+    inside("batch", batch, steps.query.shape[0])
     if stage == "output":
         return _output_cell(steps, projections, batch, row, column)
     if stage == "concatenation":
         width = steps.context.shape[-1]
-        _inside("column", column, width * steps.context.shape[1])
+        inside("column", column, width * steps.context.shape[1])
         place, dim = divmod(column, width)
         head = place if heads is None else heads[place]
         return _context_cell(steps, stage, head, place, batch, row, column, dim)
@@ -186,8 +187,8 @@ def _projected_cell(steps, projections, stage, head, place, batch, row, column) 
     if projections is None:
         raise AttentionError("{stage} was given directly: no projection made it", stage=stage)
     tensor = getattr(steps, stage)[batch, place]
-    _inside("row", row, tensor.shape[0])
-    _inside("column", column, tensor.shape[1])
+    inside("row", row, tensor.shape[0])
+    inside("column", column, tensor.shape[1])
     part = projections.head(head)
     x = getattr(part, f"{stage}_input")[batch, row]
     weight, bias = getattr(part, f"{stage}_weight")[column], getattr(part, f"{stage}_bias")
@@ -203,8 +204,8 @@ def _map_cell(steps, stage, head, place, batch, row, column) -> CellArithmetic:
     if stage == "dropped_weights" and steps.dropped_weights is None:
         raise AttentionError("these steps were computed without dropout: there are no dropped weights")
     query_len, key_len = steps.scores.shape[-2:]
-    _inside("row", row, query_len)
-    _inside("column", column, key_len)
+    inside("row", row, query_len)
+    inside("column", column, key_len)
     scores = _exact(steps.scores[batch, place, row])
     mask = _visible(steps, batch, place, row)
     visible = bool(mask[column])
@@ -246,8 +247,8 @@ def _map_cell(steps, stage, head, place, batch, row, column) -> CellArithmetic:
 def _context_cell(steps, stage, head, place, batch, row, column, dim) -> CellArithmetic:
     """The weighted sum of one dimension of the values, over keys; weights after dropout, where there was any."""
     context = steps.context[batch, place]
-    _inside("row", row, context.shape[0])
-    _inside("column", dim, context.shape[1])
+    inside("row", row, context.shape[0])
+    inside("column", dim, context.shape[1])
     weights = steps.weights if steps.dropped_weights is None else steps.dropped_weights
     terms, total = _dot(weights[batch, place, row], steps.value[batch, place, :, dim])
     seen = int(_visible(steps, batch, place, row).sum())
@@ -272,8 +273,8 @@ def _output_cell(steps, projections, batch, row, column) -> CellArithmetic:
     if projections is None or projections.out_weight is None:
         raise AttentionError("the output has no arithmetic here: the module shows no output projection")
     output = steps.output[batch]
-    _inside("row", row, output.shape[0])
-    _inside("column", column, output.shape[1])
+    inside("row", row, output.shape[0])
+    inside("column", column, output.shape[1])
     terms, total = _dot(merge_heads(steps.context[batch : batch + 1])[0, row], projections.out_weight[column])
     bias = None if projections.out_bias is None else projections.out_bias[column].item()
     return CellArithmetic("output", None, row, column, output[row, column].item(), terms, total + (bias or 0.0), bias)
@@ -315,13 +316,8 @@ def _place(
                 held=held,
                 num_heads=projections.num_heads,
             )
-        _inside("head", head, held)
+        inside("head", head, held)
         return head
     if head not in heads:
         raise AttentionError("head {head} is not among those of these steps ({heads})", head=head, heads=list(heads))
     return list(heads).index(head)
-
-
-def _inside(name: str, index: int, size: int) -> None:
-    if not 0 <= index < size:
-        raise AttentionError("{name} {index} is outside 0 to {last}", name=name, index=index, last=size - 1)

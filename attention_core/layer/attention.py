@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import AttentionError
+from .checks import check_dropout, check_tensor
 from .masks import check_boolean
 
 # A chunk of scores of about this many numbers (1 MB in float32) stays in a core's cache.
@@ -119,6 +120,9 @@ def attention_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Raises:
         AttentionError: a mask that is not boolean or does not broadcast to the scores.
     """
+    check_tensor("scores", scores)
+    if not scores.is_floating_point():
+        raise AttentionError("{name} must hold floating-point numbers, not {dtype}", name="scores", dtype=scores.dtype)
     if mask is not None:
         mask = _fitted(mask, scores.shape, scores.device)
     return _weights(_wide(scores), mask)
@@ -156,6 +160,8 @@ def attention_steps(
     check_shapes(query, key, value)
     scale = _checked_scale(scale, query)
     mask = checked_mask(mask, query, key)
+    if bias is not None:
+        _check_bias(bias, (*query.shape[:3], key.shape[2]))
     scores, weights, dropped, context = attend(query, key, value, mask, scale, bias, dropout, generator)
     return AttentionSteps(query, key, value, scores, mask, weights, dropped, context, None, scale)
 
@@ -241,8 +247,10 @@ def dropped_out(weights: Tensor, dropout: float, generator: torch.Generator | No
         dropout: probability in [0, 1).
         generator: draws what is dropped; None = torch's global one.
     """
-    if not 0 <= dropout < 1:
-        raise AttentionError("dropout ({dropout}) must be at least 0 and below 1", dropout=dropout)
+    check_tensor("weights", weights)
+    check_dropout(dropout)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise AttentionError("generator must be a torch.Generator, not {type}", type=type(generator).__name__)
     keep = torch.empty_like(weights).bernoulli_(1 - dropout, generator=generator)
     return weights * keep / (1 - dropout)
 
@@ -283,24 +291,32 @@ def _needs_grad(x: Tensor) -> bool:
 def _checked_scale(scale: float | None, query: Tensor) -> float:
     if scale is None:
         return 1 / sqrt(query.shape[-1])
-    if not (isfinite(scale) and scale > 0):
+    try:
+        fits = not isinstance(scale, bool) and isfinite(scale) and scale > 0
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
         raise AttentionError("the scale ({scale}) must be a finite number above 0", scale=scale)
     return float(scale)
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     """Raises AttentionError unless these can attend: (batch, heads, len, head_dim) each, of one floating dtype."""
-    q, k, v = query.shape, key.shape, value.shape
-    if (
-        len(q) == len(k) == len(v) == 4
-        and q[:2] == k[:2] == v[:2]
-        and q[3] == k[3]
-        and k[2] == v[2]
-        and query.dtype == key.dtype == value.dtype
-        and query.is_floating_point()
-    ):
-        return
+    try:
+        q, k, v = query.shape, key.shape, value.shape
+        if (
+            len(q) == len(k) == len(v) == 4
+            and q[:2] == k[:2] == v[:2]
+            and q[3] == k[3]
+            and k[2] == v[2]
+            and query.dtype == key.dtype == value.dtype
+            and query.is_floating_point()
+        ):
+            return
+    except AttributeError:
+        pass  # no tensors: which of them, and what it is, is said below
     for name, x in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, x)
         if x.dim() != 4:
             raise AttentionError(
                 "{name} must have four axes (batch, heads, len, head_dim), not {axes}: its shape is {shape}",
@@ -342,11 +358,22 @@ def checked_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | No
     """The mask, if it fits the scores of (batch, heads, len, head_dim) query and key, on their device."""
     if mask is None:
         return None
+    check_tensor("a mask", mask)
     axes, batch, heads, query_len, key_len = mask.shape, *query.shape[:3], key.shape[2]
     # The usual mask is looked at without the cost of looking at every mask.
     if axes == (query_len, key_len) and mask.dtype is torch.bool and mask.device == query.device:
         return mask
     return _fitted(mask, (batch, heads, query_len, key_len), query.device)
+
+
+def _check_bias(bias: Tensor, shape: tuple[int, ...]) -> None:
+    check_tensor("bias", bias)
+    if bias.dim() > 4 or any(b not in (1, s) for b, s in zip(reversed(bias.shape), reversed(shape))):
+        raise AttentionError(
+            "a bias of shape {bias_shape} does not broadcast to (batch, heads, query_len, key_len) = {shape}",
+            bias_shape=tuple(bias.shape),
+            shape=tuple(shape),
+        )
 
 
 def _fitted(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:

@@ -10,11 +10,13 @@ Masks combine with ``combine`` (a key is visible where every mask shows it), nev
 """
 
 from collections.abc import Iterable, Sequence
+from operator import index
 
 import torch
 from torch import Tensor
 
 from ..errors import AttentionError
+from .checks import as_tensor, check_tensor, whole
 
 # Additive masks in the wild hide with -inf, with the dtype's minimum, or with -1e4 and below (the largest that float16 holds
 # is 65504). exp(-1e4) is 0 in every dtype; anything nearer to 0 biases the scores instead of hiding a key.
@@ -70,7 +72,7 @@ def window(query_len: int, key_len: int | None = None, *, width: int) -> Tensor:
         (query_len, key_len), boolean.
     """
     query_len, key_len = _lengths(query_len, key_len)
-    _at_least("width", width, 0)
+    width = whole("width", width, 0)
     return _distance(query_len, key_len).abs() <= width
 
 
@@ -85,7 +87,7 @@ def block(query_len: int, key_len: int | None = None, *, size: int) -> Tensor:
         (query_len, key_len), boolean.
     """
     query_len, key_len = _lengths(query_len, key_len)
-    _at_least("size", size, 1)
+    size = whole("size", size, 1)
     return (torch.arange(query_len)[:, None] // size) == (torch.arange(key_len)[None, :] // size)
 
 
@@ -102,7 +104,7 @@ def prefix(query_len: int, key_len: int | None = None, *, length: int) -> Tensor
         (query_len, key_len), boolean.
     """
     query_len, key_len = _lengths(query_len, key_len)
-    _at_least("length", length, 0)
+    length = whole("length", length, 0)
     return causal(query_len, key_len) | (torch.arange(key_len) < length)
 
 
@@ -116,9 +118,9 @@ def padding(lengths: Sequence[int] | Tensor, key_len: int) -> Tensor:
     Returns:
         (batch, 1, 1, key_len), boolean: broadcasts over heads and queries.
     """
-    lengths = torch.as_tensor(lengths)
-    _at_least("key_len", key_len, 1)
-    if lengths.dim() != 1 or lengths.is_floating_point() or not bool(((lengths >= 0) & (lengths <= key_len)).all()):
+    lengths, key_len = as_tensor("lengths", lengths), whole("key_len", key_len, 1)
+    no_counts = lengths.dim() != 1 or lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool
+    if no_counts or not bool(((lengths >= 0) & (lengths <= key_len)).all()):
         raise AttentionError(
             "lengths must be one whole number from 0 to key_len ({key_len}) for each text, not {lengths}",
             key_len=key_len,
@@ -143,7 +145,7 @@ def edited(mask: Tensor, toggled: Iterable[tuple[int, int]]) -> Tensor:
             "cells are edited in a mask of two axes (query_len, key_len), not {shape}", shape=tuple(mask.shape)
         )
     result = mask.clone()
-    for row, column in toggled:
+    for row, column in _cells(toggled):
         if not (0 <= row < mask.shape[0] and 0 <= column < mask.shape[1]):
             raise AttentionError(
                 "cell ({row}, {column}) is outside the mask of {query_len} queries and {key_len} keys",
@@ -192,6 +194,7 @@ def from_additive(mask: Tensor) -> Tensor:
     Returns:
         the same shape, boolean.
     """
+    check_tensor("an additive mask", mask)
     if not mask.is_floating_point():
         raise AttentionError("an additive mask holds floating-point numbers, not {dtype}", dtype=mask.dtype)
     visible = mask == 0
@@ -215,7 +218,7 @@ def from_numbers(mask: Tensor | Sequence) -> Tensor:
     Returns:
         the same shape, boolean.
     """
-    mask = torch.as_tensor(mask)
+    mask = as_tensor("a mask of numbers", mask)
     if mask.dtype == torch.bool:
         return mask
     other = (mask != 0) & (mask != 1)
@@ -243,21 +246,23 @@ def from_torch_mha(
     """
     parts = []
     if attn_mask is not None:
+        check_tensor("attn_mask", attn_mask)
         visible = _from_torch(attn_mask)
         if visible.dim() == 3:
-            if num_heads is None or num_heads < 1 or visible.shape[0] % num_heads:
+            if num_heads is None or visible.shape[0] % whole("num_heads", num_heads, 1):
                 raise AttentionError(
                     "attn_mask has {rows} rows on its first axis: name num_heads (now {num_heads}), a divisor of it",
                     rows=visible.shape[0],
                     num_heads=num_heads,
                 )
-            visible = visible.unflatten(0, (-1, num_heads))
+            visible = visible.unflatten(0, (-1, int(num_heads)))
         elif visible.dim() != 2:
             raise AttentionError(
                 "attn_mask must have two or three axes, not the shape {shape}", shape=tuple(attn_mask.shape)
             )
         parts.append(visible)
     if key_padding_mask is not None:
+        check_tensor("key_padding_mask", key_padding_mask)
         if key_padding_mask.dim() != 2:
             raise AttentionError(
                 "key_padding_mask must be (batch, key_len), not the shape {shape}", shape=tuple(key_padding_mask.shape)
@@ -292,6 +297,8 @@ def to_additive(mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         dtype: of the result.
     """
     check_boolean(mask)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise AttentionError("dtype must be a floating-point one of torch, not {dtype}", dtype=dtype)
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
@@ -312,19 +319,26 @@ def _distance(query_len: int, key_len: int) -> Tensor:
 
 
 def _lengths(query_len: int, key_len: int | None) -> tuple[int, int]:
-    key_len = query_len if key_len is None else key_len
-    _at_least("query_len", query_len, 1)
-    _at_least("key_len", key_len, 1)
-    return query_len, key_len
+    query_len = whole("query_len", query_len, 1)
+    return query_len, query_len if key_len is None else whole("key_len", key_len, 1)
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise AttentionError("{name} ({value}) must be at least {least}", name=name, value=value, least=least)
+def _cells(toggled: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The cells to turn, as pairs of whole numbers."""
+    try:
+        pairs = [tuple(cell) for cell in toggled]
+        if all(len(pair) == 2 and not any(isinstance(n, bool) for n in pair) for pair in pairs):
+            return [(index(row), index(column)) for row, column in pairs]
+    except TypeError:
+        pass
+    raise AttentionError(
+        "cells are named by pairs of whole numbers (row, column), such as [(0, 1), (2, 0)], not {given}", given=toggled
+    )
 
 
 def check_boolean(mask: Tensor) -> None:
-    """Raises AttentionError, naming the converters, unless the mask is boolean."""
+    """Raises AttentionError, naming the converters, unless the mask is a boolean tensor."""
+    check_tensor("a mask", mask)
     if mask.dtype != torch.bool:
         raise AttentionError(
             "a mask must be boolean (True = may attend), not {dtype}: convert with masks.from_additive, "

@@ -8,11 +8,10 @@ Vaswani et al. 2017, section 3.2.2.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import sqrt
-from numbers import Integral
 from pathlib import Path
 from sys import float_info
 
@@ -24,6 +23,7 @@ from torch.nn import functional as F
 
 from ..errors import AttentionError
 from .attention import AttentionSteps, attend, attention_context, check_shapes, checked_mask
+from .checks import check_dropout, check_tensor, inside, whole
 from .other_modules import read_module
 from .projections import Projections, merge_heads, split_heads
 
@@ -69,9 +69,13 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         for name in ("d_model", "num_heads", "head_dim", "key_dim", "value_dim"):
-            size = getattr(self, name)
-            if size is not None and (not isinstance(size, Integral) or size < 1):
-                raise AttentionError("{name} ({size}) must be a whole number, at least 1", name=name, size=size)
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+        for name in ("qkv_bias", "out_bias", "return_weights"):
+            if not isinstance(getattr(self, name), bool):
+                raise AttentionError(
+                    "{name} must be True or False, not {value!r}", name=name, value=getattr(self, name)
+                )
         if self.head_dim is None:
             if self.d_model % self.num_heads:
                 raise AttentionError(
@@ -83,9 +87,8 @@ class AttentionConfig:
         for name in ("key_dim", "value_dim"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self.d_model)
-        if not 0 <= self.dropout < 1:
-            raise AttentionError("dropout ({dropout}) must be at least 0 and below 1", dropout=self.dropout)
-        if self.scale not in SCALES and not _positive(self.scale):
+        check_dropout(self.dropout)
+        if not (isinstance(self.scale, str) and self.scale in SCALES) and not _positive(self.scale):
             raise AttentionError(
                 'scale must be "head_dim", "d_model", "none" or a finite number above 0, not {scale!r}',
                 scale=self.scale,
@@ -139,6 +142,11 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
+        if not isinstance(config, AttentionConfig):
+            raise AttentionError(
+                "a layer is made from an AttentionConfig, such as presets.standard(64, 4), not {type}",
+                type=type(config).__name__,
+            )
         self.config = config
         shared = config.projection == "shared"
         in_dims = (config.head_dim,) * 3 if shared else (config.d_model, config.key_dim, config.value_dim)
@@ -314,6 +322,7 @@ class MultiHeadAttention(nn.Module):
         return query, key, value
 
     def _check_input(self, name: str, x: Tensor, width_name: str, width: int) -> None:
+        check_tensor(name, x)
         shape, dtype = x.shape, self._modules["out_proj"]._parameters["weight"].dtype
         if len(shape) != 3 or shape[2] != width:
             raise AttentionError(
@@ -359,10 +368,10 @@ class MultiHeadAttention(nn.Module):
 
     def _project_heads(self, projections: Projections, heads: Sequence[int]) -> list[Tensor]:
         """As _project, for some heads alone."""
-        for head in heads:
-            if not 0 <= head < self.config.num_heads:
-                raise AttentionError("head {head} is outside 0 to {last}", head=head, last=self.config.num_heads - 1)
-        if not len(heads):
+        if isinstance(heads, str) or not isinstance(heads, Iterable):
+            raise AttentionError("heads must be a list of whole numbers, or None for all, not {heads!r}", heads=heads)
+        heads = [inside("head", head, self.config.num_heads) for head in heads]
+        if not heads:
             raise AttentionError("heads is empty: name at least one head, or None for all")
         parts = [projections.head(head) for head in heads]
         return [
