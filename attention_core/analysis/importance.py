@@ -137,7 +137,7 @@ def ablation_effects(
                 for way in by:
                     off = SwitchOff(kind=kind, layer=layer, heads=(head,), by=way)
                     with torch.no_grad():
-                        loss, kl = predicted.changes(Editing(model, (*edits, off), means))
+                        loss, kl = predicted.changes(Editing(model, (*edits, off), means), kind)
                     for column, values in ((f"loss_{way}", loss), (f"kl_{way}", kl)):
                         shape = (len(values), model.num_layers(kind), model.num_heads(kind))
                         full = np.full(shape, np.nan)
@@ -167,7 +167,7 @@ def gate_gradients(gates: Gated, fed: Fed) -> dict[str, Tensor]:
     # Edits write into weights that the softmax keeps for its gradient.
     mutable = torch.autograd.graph.allow_mutation_on_saved_tensors() if gates.edits else nullcontext()
     with torch.enable_grad(), mutable:
-        logits = _logits(gates.model, fed, gates)
+        logits = _logits(gates.model, run(gates.model, fed, gates, head=True))
         # Texts do not meet, so that one backward pass of the sum gives each its own gradient. No parameter gets one.
         loss = token_losses(logits, fed).sum()
         kinds = list(gates.gates)
@@ -181,7 +181,7 @@ def gate_gradients(gates: Gated, fed: Fed) -> dict[str, Tensor]:
 def token_losses(logits: Tensor, fed: Fed) -> Tensor:
     """(batch,): mean over a target's tokens of - ln p(token), nats. Row t of the logits predicts label t."""
     labels, real = _labels(fed)
-    losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
+    losses = torch.nn.functional.cross_entropy(_wide(logits).transpose(1, 2), labels, reduction="none")
     return (losses * real).sum(1) / real.sum(1)
 
 
@@ -192,19 +192,23 @@ class _Predicted:
         self.model, self.fed = model, fed
         self.labels, self.real = _labels(fed)
         self.text = torch.arange(len(self.real), device=self.real.device)[:, None].expand_as(self.real)[self.real]
-        self.logs = self._logs(session)
+        self.logs, self.encoded = self._logs(session)
 
-    def changes(self, session: Session) -> tuple[Tensor, Tensor]:
-        """Change of the loss, and KL divergence, of each text: (batch,) each, nats a token."""
-        logs = self._logs(session)
+    def changes(self, session: Session, kind: str) -> tuple[Tensor, Tensor]:
+        """Change of the loss, and KL divergence, of each text: (batch,) each, nats a token.
+
+        kind: of the attention that the session changes; what the encoder made is used again where that is none of its own.
+        """
+        logs, _ = self._logs(session, None if kind == "encoder" else self.encoded)
         labels = self.labels[self.real][:, None]
         loss = (self.logs.gather(1, labels) - logs.gather(1, labels))[:, 0]
         kl = torch.nn.functional.kl_div(logs, self.logs, reduction="none", log_target=True).sum(-1).clamp(min=0)
         return self._mean(loss), self._mean(kl)
 
-    def _logs(self, session: Session) -> Tensor:
-        """(real tokens of all texts, vocabulary): ln p."""
-        return _logits(self.model, self.fed, session)[self.real].float().log_softmax(-1)
+    def _logs(self, session: Session, encoded: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(real tokens of all texts, vocabulary): ln p; and what the encoder made."""
+        output = run(self.model, self.fed, session, head=True, encoded=encoded)
+        return _wide(_logits(self.model, output)[self.real]).log_softmax(-1), output.encoder_last_hidden_state
 
     def _mean(self, values: Tensor) -> Tensor:
         sums = values.new_zeros(len(self.real)).index_add(0, self.text, values)
@@ -224,11 +228,16 @@ def _labels(fed: Fed) -> tuple[Tensor, Tensor]:
     return fed.target.labels, fed.target.real
 
 
-def _logits(model: LoadedModel, fed: Fed, session: Session) -> Tensor:
-    logits = getattr(run(model, fed, session, head=True), "logits", None)
+def _logits(model: LoadedModel, output) -> Tensor:
+    logits = getattr(output, "logits", None)
     if logits is None:
         raise AttentionError("{model} has no language head, so no likelihood", model=model.report.architecture)
     return logits
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float32, or the input's own dtype where that is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _check_target(model: LoadedModel) -> None:

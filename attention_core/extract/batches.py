@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from ..errors import AttentionError
 from . import inputs
@@ -105,21 +106,34 @@ def read_batch(model: LoadedModel, examples: Sequence[Example]) -> Fed:
 def readable(
     model: LoadedModel, batch: Sequence[Example], on_skip: Callable[[Example, AttentionError], None]
 ) -> list[Fed]:
-    """The batch, read; where one of its texts cannot be read, the others one by one, that one being told to on_skip."""
+    """The batch, read; where some of its texts cannot be, the others in smaller batches, those being told to on_skip."""
     try:
         return [read_batch(model, batch)]
     except AttentionError as error:
         if len(batch) == 1:
             on_skip(batch[0], error)
             return []
-        return [fed for example in batch for fed in readable(model, [example], on_skip)]
+        middle = len(batch) // 2
+        return readable(model, batch[:middle], on_skip) + readable(model, batch[middle:], on_skip)
 
 
-def run(model: LoadedModel, fed: Fed, session: Session, *, head: bool = False):
-    """One run of the model under a session: its output, with logits if the language head is to run too."""
+def run(model: LoadedModel, fed: Fed, session: Session, *, head: bool = False, encoded: Tensor | None = None):
+    """One run of the model under a session.
+
+    Args:
+        model, fed, session: what runs, on what, and what its attentions do meanwhile.
+        head: whether the language head runs too.
+        encoded: (batch, source_len, d_model), what the encoder made of this batch, so that only the decoder runs.
+
+    Returns:
+        the library's output: with "logits" if the head ran, and "encoder_last_hidden_state" if there is an encoder.
+    """
     module = model.module if head else model.module.base_model
+    arguments = model_arguments(model, fed.source, fed.target)
+    if encoded is not None:
+        arguments["encoder_outputs"] = (encoded,)
     with model_errors(model), opened(session):
-        return module(**model_arguments(model, fed.source, fed.target))
+        return module(**arguments)
 
 
 def _read(model: LoadedModel, given: Sequence[str | Sequence[int]], side: str) -> Side:
