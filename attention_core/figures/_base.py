@@ -1,5 +1,8 @@
 """What all figures share: fonts, hover labels, bare axes, and the marker that takes clicks without being seen."""
 
+import html
+from collections.abc import Mapping, Sequence
+
 from .palette import Palette
 
 FONT = '"Source Sans", "Source Sans Pro", "Source Sans 3", sans-serif'
@@ -26,6 +29,31 @@ INVISIBLE = {
     "selected": {"marker": {"opacity": 0.001}},
     "unselected": {"marker": {"opacity": 0.001}},
 }
+
+
+def key_line(colours: Mapping[str, str], palette: Palette, symbols: Sequence[str] = ()) -> dict:
+    """A line over the plot area that says what the colours mean; plotly's own legend would take clicks.
+
+    Args:
+        colours: the colour of each name.
+        palette: of the names.
+        symbols: a letter that stands for each name, else a square.
+    """
+    symbols = symbols or ["■"] * len(colours)
+    parts = [
+        f'<span style="color:{colour}">{symbol}</span> {html.escape(name, quote=False)}'
+        for (name, colour), symbol in zip(colours.items(), symbols)
+    ]
+    return {
+        **NOTE,
+        "text": "&nbsp;&nbsp;&nbsp;".join(parts),
+        "x": 0,
+        "y": 1,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "yshift": 6,
+        "font": {"size": 12, "color": palette.text},
+    }
 
 
 def base_layout(palette: Palette, revision: str, *, clickable: bool = True, background: str = "rgba(0,0,0,0)") -> dict:

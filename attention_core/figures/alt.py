@@ -1,5 +1,6 @@
 """One sentence for those who cannot see a picture: its size and the numbers that matter."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,6 +15,10 @@ WORDS = {
     "masked": "Masked cells: {count}.",
     "not_finite": "Cells that are not numbers: {count}.",
     "tiles": "{tiles} maps of {rows} rows by {columns} columns; the largest value is {high} in {name}.",
+    "plane": "{count} points ({groups}); closest together are {first} and {second}.",
+    "series": "{name}: {count} tokens, from {low} at {low_place} to {high} at {high_place}, {mean} on average.",
+    "series_change": "The largest change from {before} to {after} is {change} at {place}.",
+    "pairs": "{name}: {before} before, {after} after.",
     "row": "row",
     "column": "column",
 }
@@ -77,6 +82,70 @@ def describe_tiles(maps: np.ndarray, tile_names: Sequence[str], words: Mapping[s
         columns=maps.shape[2],
         high=f"{values[at]:.3g}",
         name=tile_names[at[0]],
+    )
+
+
+def describe_plane(
+    points: np.ndarray, names: Sequence[str], groups: Sequence[str], words: Mapping[str, str] | None = None
+) -> str:
+    """A plane of points in one sentence: how many of each group, and which two stand closest.
+
+    Args:
+        points: (items, 2); items that are not finite do not count.
+        names, groups: one an item.
+        words: replaces any of :data:`WORDS`.
+    """
+    words = {**WORDS, **(words or {})}
+    there = [number for number, point in enumerate(np.asarray(points)) if np.isfinite(point).all()]
+    counts = Counter(groups[number] for number in there)
+    first = second = "–"
+    if len(there) > 1:
+        places = np.asarray(points)[there]
+        apart = np.linalg.norm(places[:, None] - places, axis=-1) + np.diag(np.full(len(there), np.inf))
+        at = np.unravel_index(apart.argmin(), apart.shape)
+        first, second = (f"{groups[there[n]]} {names[there[n]]}" for n in at)
+    told = ", ".join(f"{group} {count}" for group, count in counts.items())
+    return words["plane"].format(count=len(there), groups=told, first=first, second=second)
+
+
+def describe_series(
+    labels: Sequence[str], series: Mapping[str, Sequence[float] | np.ndarray], words: Mapping[str, str] | None = None
+) -> str:
+    """One sentence a series (range, where its ends are, mean), and of two the largest change.
+
+    Args:
+        labels: one token a position.
+        series: values a token for each name; those that are not finite do not count.
+        words: replaces any of :data:`WORDS`.
+    """
+    words = {**WORDS, **(words or {})}
+    drawn = {name: np.asarray(values, dtype=np.float64) for name, values in series.items()}
+    sentences = []
+    for name, values in drawn.items():
+        finite = np.flatnonzero(np.isfinite(values))
+        if len(finite):
+            low, high = finite[values[finite].argmin()], finite[values[finite].argmax()]
+            numbers = {"low": values[low], "high": values[high], "mean": values[finite].mean()}
+            places = {"low_place": _place(low, labels), "high_place": _place(high, labels)}
+            told = {key: f"{number:.3g}" for key, number in numbers.items()}
+            sentences.append(words["series"].format(name=name, count=len(finite), **told, **places))
+    if len(drawn) == 2:
+        change = np.subtract(*reversed(drawn.values()))
+        finite = np.flatnonzero(np.isfinite(change))
+        if len(finite):
+            at = finite[np.abs(change[finite]).argmax()]
+            before, after = drawn
+            told = {"before": before, "after": after, "change": f"{change[at]:+.3g}", "place": _place(at, labels)}
+            sentences.append(words["series_change"].format(**told))
+    return " ".join(sentences)
+
+
+def describe_pairs(names: Sequence[str], before, after, words: Mapping[str, str] | None = None) -> str:
+    """Bars before and after, name by name, three significant digits; ``words`` replaces any of :data:`WORDS`."""
+    words = {**WORDS, **(words or {})}
+    return " ".join(
+        words["pairs"].format(name=shown(name, 40), before=f"{was:.3g}", after=f"{now:.3g}")
+        for name, was, now in zip(names, before, after)
     )
 
 

@@ -21,6 +21,7 @@ class Panel:
         scale: "weights" runs from 0 up, "signed" is centred on 0.
         limits: the colour range; None is (0, 1) for weights and ±max of the finite visible cells for signed values.
         group: panels of one group share one range and, in each row of the grid, one colour bar.
+        bar_title: written along the colour bar where it fits: what it counts, and in which unit.
         hidden: bool (rows, columns), True where a cell is masked: a gap that does not stretch the range.
         padded: rows at the end that are padding: they keep their numbers and are greyed.
         color: of the title, say the palette's colour for queries.
@@ -37,6 +38,7 @@ class Panel:
     scale: str = "signed"
     limits: tuple[float, float] | None = None
     group: str | None = None
+    bar_title: str = ""
     hidden: np.ndarray | None = None
     padded: int = 0
     color: str | None = None

@@ -7,13 +7,14 @@ a heatmap cannot be selected.
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from math import floor, log10
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ..errors import AttentionError
 from ._base import AXIS, INVISIBLE, NOTE, base_layout
-from ._pixels import ramp
+from ._colour_bar import colour_bar
 from ._places import LABEL_SIZE, Place, place
 from .labels import positions, shown, text_width, thinned
 from .palette import Palette
@@ -210,9 +211,17 @@ def _heatmap(panel, axis, cells, limits, palette, printed: bool) -> dict:
         "showscale": False,
     }
     if printed:
-        trace["texttemplate"] = "%{z:.2f}" if max(abs(limits[0]), abs(limits[1])) < 10 else "%{z:.3~g}"
+        trace["texttemplate"] = _number_format(max(abs(limits[0]), abs(limits[1])))
         trace["textfont"] = {"size": 11}
     return trace
+
+
+def _number_format(largest: float) -> str:
+    """Two decimals, or as many as leave the largest number two digits, up to five."""
+    if largest >= 10:
+        return "%{z:.3~g}"
+    decimals = 2 if largest >= 0.1 else 1 - floor(log10(largest))
+    return f"%{{z:.{decimals}f}}" if decimals <= 5 else "%{z:.0e}"
 
 
 def _printed(panel: Panel, spot: Place, numbers: bool | None) -> bool:
@@ -286,28 +295,16 @@ def _head(panel: Panel, spot: Place, palette: Palette) -> dict:
 
 
 def _bar(panel: Panel, spot: Place, limits, palette: Palette, width: float) -> tuple[dict, list[dict]]:
-    """A colour bar: a strip 8 px wide and the values of its two ends. Plotly's own costs the browser 4 ms each."""
-    image = {
-        "source": ramp(palette.weights if panel.scale == "weights" else palette.signed),
-        "xref": "paper",
-        "yref": "paper",
-        "x": spot.x[1] + 8 / width,
-        "y": spot.y[0],
-        "sizex": 8 / width,
-        "sizey": spot.y[1] - spot.y[0],
-        "sizing": "stretch",
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "layer": "above",
-    }
-    end = {
-        **NOTE,
-        "x": spot.x[1] + 20 / width,
-        "xanchor": "left",
-        "font": {"size": 10, "color": palette.muted},
-    }
-    low = {**end, "text": three(limits[0]), "y": spot.y[0], "yanchor": "bottom"}
-    return image, [{**end, "text": three(limits[1]), "y": spot.y[1], "yanchor": "top"}, low]
+    return colour_bar(
+        palette.weights if panel.scale == "weights" else palette.signed,
+        (three(limits[0]), three(limits[1])),
+        x=spot.x[1],
+        y=spot.y,
+        width=width,
+        height=spot.height,
+        palette=palette,
+        title=panel.bar_title,
+    )
 
 
 def _grid_lines(panels: Mapping, spots: Mapping, palette: Palette) -> dict:

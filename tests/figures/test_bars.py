@@ -62,3 +62,16 @@ def test_no_bars_and_wrong_counts():
     go.Figure(json.loads(bars_figure([], [], palette=LIGHT, limits=None).to_json()))
     with pytest.raises(AttentionError, match=r"values for 1 names"):
         bars_figure(["a"], [0.5, 0.5], palette=LIGHT)
+
+
+def test_a_pair_has_two_bars_two_numbers_and_their_names():
+    fig = bars_figure(["a", "b"], [0.25, 0.5], before=[0.75, np.nan], palette=LIGHT, pair=("before", "<after>"))
+    after, after_numbers, before, before_numbers = fig.to_dict()["data"]
+    assert array(after["x"]) == [0.25, 0.5] and array(before["x"])[0] == 0.75 and np.isnan(array(before["x"])[1])
+    assert all(high < low for high, low in zip(array(before["y"]), array(after["y"])))
+    assert [text.strip() for text in before_numbers["text"]] == ["0.75", "–"]
+    assert [text.strip() for text in after_numbers["text"]] == ["0.25", "0.5"]
+    assert "before" in fig.layout.annotations[0].text and "&lt;after&gt;" in fig.layout.annotations[0].text
+    go.Figure(json.loads(fig.to_json()))
+    with pytest.raises(AttentionError, match="a pair of bars needs the values before"):
+        bars_figure(["a"], [0.5], palette=LIGHT, pair=("before", "after"))
