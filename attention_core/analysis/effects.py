@@ -143,5 +143,9 @@ def _logs(run: Trace, text: int, rows: Sequence[int]) -> Tensor:
 def _check_same(before: Trace, after: Trace) -> None:
     sides = [(run.source_ids, run.target_ids) for run in (before, after)]
     same = all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(*sides))
-    if before.model.module is not after.model.module or not same:
+    # The same model may have been loaded twice.
+    models = [
+        (m.report.name, m.report.revision, m.report.architecture, m.report.dtype) for m in (before.model, after.model)
+    ]
+    if models[0] != models[1] or not same:
         raise AttentionError("two runs are compared row by row: they must be of one model, fed the same tokens")

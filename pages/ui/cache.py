@@ -7,12 +7,13 @@ a trace. A trace is read by many visitors and changed by none.
 import gc
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
 
 if TYPE_CHECKING:
+    from attention_core.extract.interventions import Means
     from attention_core.extract.models import LoadedModel
     from attention_core.extract.overview import Overview
     from attention_core.extract.trace import Trace
@@ -45,12 +46,17 @@ class TraceKey:
         source: its text, already cut where the person agreed to that.
         target: the typed target; None where there is none.
         beams: of the search, where the model writes the target (1 = greedy); None where it does not.
+        edits: what is changed inside the model, as ``edits_to_text`` writes it (the cache tells edits apart by their text; of
+            two dataclasses with the same fields it would take one for the other).
+        again: the edited model reads what the unedited one wrote, instead of writing itself.
     """
 
     model: ModelKey
     source: str
     target: str | None = None
     beams: int | None = None
+    edits: str = ""
+    again: bool = False
 
 
 @dataclass(eq=False)
@@ -89,7 +95,25 @@ def model(key: ModelKey, show: Show | None = None) -> "LoadedModel":
 def run(key: TraceKey, show: Show | None = None) -> "Trace":
     """The trace; the model runs at the first call of all. ``show`` gets the number of tokens written so far."""
     loaded = model(key.model)
-    return _beside(key, lambda job: _trace(key, loaded, job), show)
+    means = mean_contexts(key.model) if "by='mean'" in key.edits else None
+    written = run(replace(key, edits="", again=False), show) if key.again else None
+    return _beside(key, lambda job: _trace(key, loaded, means, written, job), show)
+
+
+def mean_contexts(key: ModelKey, show: Show | None = None) -> "Means":
+    """The mean contexts of a model's heads over the stories; ``show`` gets the stories read and all of them."""
+    loaded = model(key)
+    return _beside(("means", key), lambda job: _means(key, loaded, job), show)
+
+
+@st.cache_resource(max_entries=MOST_MODELS, show_spinner=False)
+def _means(key: ModelKey, _loaded: "LoadedModel", _job: _Job) -> "Means":
+    from attention_core.extract.means import mean_contexts
+
+    def tell(done: int, total: int) -> None:
+        _job.progress = (done, total)
+
+    return mean_contexts(_loaded, on_progress=tell)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
@@ -120,9 +144,12 @@ def _model(key: ModelKey, _job: _Job) -> "LoadedModel":
 
 
 @st.cache_resource(max_entries=MOST_TRACES, show_spinner=False)
-def _trace(key: TraceKey, _loaded: "LoadedModel", _job: _Job) -> "Trace":
+def _trace(
+    key: TraceKey, _loaded: "LoadedModel", _means: "Means | None", _written: "Trace | None", _job: _Job
+) -> "Trace":
     from attention_core import trace
     from attention_core.extract.inputs import Generation
+    from attention_core.extract.interventions import edits_from_text
 
     def tell(count: int) -> None:
         _job.progress = (count, None)
@@ -130,11 +157,14 @@ def _trace(key: TraceKey, _loaded: "LoadedModel", _job: _Job) -> "Trace":
     def abandoned() -> bool:
         return _job.waiting == 0
 
+    edited = {"edits": edits_from_text(key.edits), "means": _means} if key.edits else {}
+    if _written is not None:
+        target = _written.target
+        return trace(_loaded, key.source, target=target.ids, target_mask=target.mask, **edited)
     if key.beams is None:
-        return trace(_loaded, key.source, target=key.target)
-    written = trace(
-        _loaded, key.source, generate=Generation(num_beams=key.beams, on_progress=tell, should_stop=abandoned)
-    )
+        return trace(_loaded, key.source, target=key.target, **edited)
+    how = Generation(num_beams=key.beams, on_progress=tell, should_stop=abandoned)
+    written = trace(_loaded, key.source, generate=how, **edited)
     if abandoned():
         # What was cut short is not what the model writes, and must not be kept.
         raise _Abandoned
