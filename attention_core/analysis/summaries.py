@@ -147,6 +147,26 @@ def monotonicity(weights: Tensor) -> Tensor:
     return result.reshape(weights.shape[:-2])
 
 
+def reading_scores(weights: Tensor) -> dict[str, Tensor]:
+    """All numbers of a map that need nothing but the map, by name; each (...), as its own function says.
+
+    "coverage_loss" is the mean over target tokens, "omission" is ``omission_penalty`` over the number of source tokens (so that
+    sources of different length can be compared; still -inf where a token got nothing).
+
+    Args:
+        weights: (..., target_len, source_len), probabilities.
+    """
+    return {
+        "coverage_loss": coverage_loss(weights).mean(-1),
+        "omission": omission_penalty(weights) / weights.shape[-1],
+        "coverage_deviation": coverage_deviation(weights),
+        "absentminded_target": absentmindedness(weights),
+        "absentminded_source": absentmindedness(weights, of="source"),
+        "lead_bias": lead_bias(weights),
+        "monotonicity": monotonicity(weights),
+    }
+
+
 def copy_hits(weights: Tensor, row_ids: Tensor, key_ids: Tensor, *, rows: Tensor | None = None, k: int = 1) -> Tensor:
     """Of the rows whose token occurs in the source, the share with that token among the k largest weights (our measure).
 

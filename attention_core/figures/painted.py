@@ -1,4 +1,4 @@
-"""A text with each token painted by a weight: what a token looks at, or who looks at it."""
+"""A text with each token painted by a weight: what a token looks at, who looks at it, or how much it was read in all."""
 
 import html
 import math
@@ -29,11 +29,11 @@ def painted_html(
 
     Args:
         pieces: the text token by token, any characters. A leading space of a piece is kept outside its background.
-        values: one weight a piece, in [0, 1]; one that is not finite is left unpainted.
+        values: one weight (or coverage) a piece, from 0 up; one that is not finite is left unpainted.
         palette: the colours; the writing is its ``text`` or its opposite, whichever reads better on the background.
         selected: positions to mark.
         spaces: whether a space goes before each piece; None: as the pieces have it.
-        full: the weight that gets the strongest colour, above 0.
+        full: the weight that gets the strongest colour, as all above it do; above 0.
         numbers: print each weight under its token, three significant digits.
 
     Raises:

@@ -75,7 +75,7 @@ def series_figure(
     ]
     font = {"size": 11, "color": palette.muted}
     longest = max((text_width(shown(label, LONGEST), 11) for label in labels), default=0)
-    foot = 14 + round(longest)
+    foot = 22 + round(longest)
     title = f"{measure} ({unit})" if unit else measure
     notes = [{**_over("left", 0), "text": html.escape(title, quote=False), "font": {"size": 12, "color": palette.text}}]
     if len(drawn) > 1:

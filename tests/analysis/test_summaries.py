@@ -115,6 +115,18 @@ def test_heads_are_told_apart_and_ranges_hold():
     assert (summaries.omission_penalty(maps) <= 0).all() and (summaries.coverage_deviation(maps) <= 0).all()
 
 
+def test_all_numbers_of_a_map_by_name():
+    found = summaries.reading_scores(random_maps())
+    assert all(values.shape == (2,) for values in found.values()) and len(found) == 7
+    one = summaries.reading_scores(MAP[:, :2])
+    assert float(one["coverage_loss"]) == 0.25
+    assert float(one["omission"]) == pytest.approx(log(0.75) / 2)
+    assert float(one["absentminded_source"]) == pytest.approx(
+        float(summaries.absentmindedness(MAP[:, :2], of="source"))
+    )
+    assert float(one["lead_bias"]) == pytest.approx(0.75 / 2)
+
+
 def test_errors_say_what_must_hold():
     with pytest.raises(
         AttentionError, match=r"a map of \(3, 5\) \(target_len, source_len\) needs as many ids, got 5 and 3"
