@@ -1,0 +1,240 @@
+"""The rules, on heads that were broken on purpose and on sound ones."""
+
+from math import isfinite
+
+import numpy as np
+import pytest
+import torch
+
+from attention_core.analysis.diagnosis import RULES, diagnose
+from attention_core.analysis.head_metrics import BY_NAME
+from attention_core.analysis.importance import ablation_effects, gradient_importance
+from attention_core.analysis.profile import profile_of
+from attention_core.analysis.profile_sums import Profile, shipped_profile
+from attention_core.analysis.sums import Corners, Pairs
+from attention_core.errors import AttentionError
+from attention_core.extract.interventions import Forbid, SwitchOff, Window
+from attention_core.extract.means import stories
+from attention_core.extract.models import load_model
+from tests.analysis.conftest import plant_copy, plant_dead
+
+LAYERS, HEADS = 2, 3
+OBSERVATIONS = ("sink", "positional", "dispersed", "concentrated")
+FAILURES = ("dead", "redundant", "short_sighted")
+# What sound heads do, as far as the rules look at it.
+USUAL = {
+    "sink": 0.1, "self": 0.1, "previous": 0.2, "next": 0.1, "entropy": 0.5, "one_column": 0.3, "output_share": 1 / HEADS,
+    "effective_tokens": 5, "reach": 0.8, "second_half": 0.9,
+}  # fmt: skip
+
+
+def made(changes: dict | None = None, divergence=None, difference=None, **extra) -> Profile:
+    """A profile of one text whose heads are usual, but for {(kind, column): {(layer, head): value}}."""
+    profile = Profile({"name": "made", "architecture": "none", "fingerprint": "0"})
+    for kind in ("encoder", "cross"):
+        for name, usual in {**USUAL, **extra}.items():
+            if kind not in BY_NAME[name].kinds:
+                continue
+            values = np.full((3, LAYERS, HEADS), float(usual))
+            values += np.array([-0.01, 0, 0.01])[:, None, None] * usual  # texts 7, 8 and 9, the last the highest
+            for (layer, head), value in (changes or {}).get((kind, name), {}).items():
+                values[:, layer, head] = value * np.array([0.99, 1, 1.01])
+            profile.add(kind, name, values, [7, 8, 9])
+        apart = np.full((LAYERS * HEADS,) * 2, 0.2)
+        np.fill_diagonal(apart, 0)
+        products = np.tile(np.eye(HEADS), (LAYERS, 1, 1))  # outputs that have nothing in common differ by 1/2
+        if kind == "encoder":
+            for (layer, g, h), value in (divergence or {}).items():
+                apart[layer * HEADS + g, layer * HEADS + h] = apart[layer * HEADS + h, layer * HEADS + g] = value
+            for (layer, g, h), value in (difference or {}).items():
+                products[layer, g, h] = products[layer, h, g] = 1 - 2 * value
+        profile.add_maps(kind, Corners.empty(LAYERS, HEADS), Pairs(10, apart * 10, products * 10))
+    return profile
+
+
+def found(profile: Profile, **options) -> list[tuple]:
+    diagnosis = diagnose(profile, **options)
+    return [(f.rule, f.kind, f.layer, f.heads) for f in (*diagnosis.failures, *diagnosis.observations)]
+
+
+def test_sound_heads_give_no_finding():
+    assert found(made()) == []
+    assert found(made(), reference=made()) == []
+
+
+ONE_HEAD = {
+    "sink": {("encoder", "sink"): {(1, 2): 0.4}},
+    "positional": {("encoder", "previous"): {(1, 2): 0.7}},
+    "dispersed": {("cross", "entropy"): {(1, 2): 0.95}},
+    "concentrated": {("cross", "entropy"): {(1, 2): 0.05}, ("cross", "one_column"): {(1, 2): 0.9}},
+    "dead": {("cross", "output_share"): {(1, 2): 0.01}},
+}
+
+
+@pytest.mark.parametrize("rule", ONE_HEAD)
+def test_a_head_that_has_it_is_found(rule):
+    changes = ONE_HEAD[rule]
+    kind = next(iter(changes))[0]
+    assert found(made(changes)) == [(rule, kind, 1, (2,))]
+    finding = next(f for f in (*diagnose(made(changes)).failures, *diagnose(made(changes)).observations))
+    assert finding.failure == (rule == "dead")
+    assert finding.example == (7 if rule in ("concentrated", "dead") else 9)
+    assert "head 2" in str(finding) and kind in str(finding) and "layer 1" in str(finding)
+    for number in finding.numbers:
+        if number.value is not None:
+            assert (number.value < number.threshold) == number.below
+
+
+def test_concentration_on_changing_keys_is_no_finding():
+    assert found(made({("cross", "entropy"): {(1, 2): 0.05}})) == []
+
+
+def test_a_head_whose_removal_matters_is_not_dead():
+    small = {("cross", "output_share"): {(1, 2): 0.01}}
+    assert found(made(small, importance=0.5, loss_zero=0.0)) == []
+    assert found(made(small | {("cross", "importance"): {(1, 2): 0.0}}, importance=0.5, loss_zero=0.1)) == []
+    dead = small | {("cross", "importance"): {(1, 2): 0.001}, ("cross", "loss_zero"): {(1, 2): -0.0001}}
+    assert found(made(dead, importance=0.5, loss_zero=0.1)) == [("dead", "cross", 1, (2,))]
+    numbers = {n.name: n.value for n in diagnose(made(small)).failures[0].numbers}
+    assert numbers["importance"] is None and numbers["loss_zero"] is None  # not measured, and said so
+
+
+def test_two_heads_alike_are_redundant_if_their_outputs_are_too():
+    pair = {(0, 1, 2): 0.0}
+    assert found(made(divergence=pair, difference=pair)) == [("redundant", "encoder", 0, (1, 2))]
+    assert found(made(divergence=pair)) == []
+    assert found(made(difference=pair)) == []
+
+
+def test_long_range_is_lost_when_all_heads_of_a_layer_are_short_sighted():
+    some = {(1, 0): 0.02, (1, 1): 0.05}
+    assert found(made({("encoder", "reach"): some})) == []
+    every = some | {(1, 2): 0.09}
+    assert found(made({("encoder", "reach"): every})) == [("short_sighted", "encoder", 1, (0, 1, 2))]
+    (failure,) = diagnose(made({("encoder", "reach"): every})).failures
+    assert failure.numbers[0].value == pytest.approx(0.09)
+    assert failure.severity == pytest.approx(1 - 0.09 / 0.8)
+    assert found(made({("cross", "second_half"): every})) == [("short_sighted", "cross", 1, (0, 1, 2))]
+
+
+def test_a_head_without_any_reach_does_not_speak_for_its_layer():
+    profile = made({("encoder", "reach"): {(1, 0): np.nan, (1, 1): 0.05, (1, 2): 0.02}})
+    assert found(profile) == [("short_sighted", "encoder", 1, (0, 1, 2))]
+    assert found(made({("encoder", "reach"): {(1, h): np.nan for h in range(HEADS)}})) == []
+
+
+def test_severity_is_the_departure_from_the_reference_weighed_by_what_was_lost():
+    dead = {("cross", "output_share"): {(1, 2): 0.01}}
+    usual = made()
+    (failure,) = diagnose(made(dead), usual).failures
+    assert (failure.against, failure.severity) == ("reference", pytest.approx(1 - 0.01 * 3))
+    # A head that was as small in the sound model has not departed from it.
+    (failure,) = diagnose(made(dead), made(dead)).failures
+    assert failure.severity == pytest.approx(0, abs=1e-9)
+    effects = made({("encoder", "loss_zero"): {(0, 0): 0.4}, ("cross", "loss_zero"): {(1, 2): 0.1}}, loss_zero=0.0)
+    (failure,) = diagnose(made(dead), effects).failures
+    assert failure.severity == pytest.approx((1 - 0.03) * (1 + 0.1 / 0.4) / 2)
+
+
+def test_failures_come_with_the_severest_first():
+    profile = made(
+        {("cross", "output_share"): {(1, 2): 0.02}, ("encoder", "reach"): {(1, h): 0.001 for h in range(HEADS)}},
+        divergence={(0, 0, 1): 0.002},
+        difference={(0, 0, 1): 0.001},
+    )
+    failures = diagnose(profile, made()).failures
+    severities = [failure.severity for failure in failures]
+    assert severities == sorted(severities, reverse=True)
+    assert [failure.rule for failure in failures] == ["short_sighted", "redundant", "dead"]
+
+
+def test_thresholds_may_be_changed():
+    profile = made({("encoder", "sink"): {(0, 1): 0.25}})
+    assert found(profile) == []
+    assert found(profile, thresholds={"sink": {"sink": 0.2}}) == [("sink", "encoder", 0, (1,))]
+    with pytest.raises(AttentionError, match="the rule sink has no threshold 'entropy': it has sink"):
+        diagnose(profile, thresholds={"sink": {"entropy": 0.2}})
+    with pytest.raises(AttentionError, match="there is no rule 'sleepy'"):
+        diagnose(profile, thresholds={"sleepy": {}})
+
+
+def test_a_reference_must_have_the_same_heads():
+    other = Profile({"name": "other", "architecture": "none", "fingerprint": "1"})
+    other.add("encoder", "first", np.zeros((1, 2, 5)), [0])
+    with pytest.raises(AttentionError, match="the reference must have the same layers and heads"):
+        diagnose(made(), other)
+
+
+def test_the_table_of_rules():
+    assert tuple(rule.name for rule in RULES if not rule.failure) == OBSERVATIONS
+    assert tuple(rule.name for rule in RULES if rule.failure) == FAILURES
+    for rule in RULES:
+        assert rule.thresholds and rule.label and rule.meaning and rule.confirmation
+        assert "because" not in rule.template  # it says what was measured, not why the model says what it says
+        assert "may" in rule.meaning or "has a head less" in rule.meaning
+
+
+def test_every_head_that_is_forbidden_to_read_far_loses_long_range(embedded, some_stories, sound):
+    """By a window in self-attention, and by hiding all but the beginning of the source in cross-attention."""
+    for edit, kind in (
+        (Window(kind="decoder", layer=1, width=2), "decoder"),
+        (Forbid(kind="cross", layer=2, after=12), "cross"),
+    ):
+        edited = profile_of(embedded, some_stories, edits=[edit])
+        assert [(f.rule, f.kind, f.layer) for f in diagnose(edited, sound).failures] == [
+            ("short_sighted", kind, edit.layer)
+        ]
+    one = profile_of(embedded, some_stories, edits=[Window(kind="decoder", layer=1, heads=(3,), width=2)])
+    assert diagnose(one, sound).failures == ()
+
+
+def test_a_head_that_is_switched_off_is_dead(embedded, some_stories, sound):
+    off = profile_of(embedded, some_stories, edits=[SwitchOff(kind="encoder", layer=1, heads=(4,))])
+    (failure,) = diagnose(off, sound).failures
+    assert (failure.rule, failure.kind, failure.layer, failure.heads) == ("dead", "encoder", 1, (4,))
+    assert failure.severity == 1
+
+
+def test_three_planted_faults_are_the_first_three_failures(embedded, some_stories, copied):
+    """The head that matters most is killed, another is overwritten by a copy, and every head of a layer is windowed."""
+    reference = shipped_profile()
+    effects = {kind: reference.mean(kind, "loss_zero") for kind in reference.kinds}
+    kind = max(effects, key=lambda kind: effects[kind].max())
+    layer, head = (int(n) for n in np.unravel_index(effects[kind].argmax(), effects[kind].shape))
+    # The other two faults in other layers, so that each can be told from the others.
+    places = [(k, n) for k in ("encoder", "decoder") for n in range(reference.shapes[k][0]) if (k, n) != (kind, layer)]
+    (copy_kind, copy_layer), (window_kind, window_layer) = places[1], places[-1]
+    module = copied()
+    plant_dead(module, kind, layer, head)
+    plant_copy(module, copy_kind, copy_layer, head=6, of=1)
+    broken = load_model(module, tokenizer=embedded.source_reader.tokenizer)
+    edits = [Window(kind=window_kind, layer=window_layer, width=2)]
+    planted = {
+        ("dead", kind, layer, (head,)),
+        ("redundant", copy_kind, copy_layer, (1, 6)),
+        ("short_sighted", window_kind, window_layer, tuple(range(reference.shapes[window_kind][1]))),
+    }
+    profile = profile_of(broken, some_stories, edits=edits)
+    few = some_stories[::8]
+    for _ in gradient_importance(broken, few, edits=edits, into=profile):
+        pass
+    for _ in ablation_effects(broken, few[:2], by=["zero"], edits=edits, heads=[(kind, layer, head)], into=profile):
+        pass
+    fresh = profile_of(embedded, some_stories)
+    for against in (reference, None):
+        first = diagnose(profile, against).failures[:3]
+        assert {(f.rule, f.kind, f.layer, f.heads) for f in first} == planted
+        weakest = min(f.severity for f in first)
+        assert all(isfinite(f.severity) for f in first)
+        for healthy in (fresh, reference):
+            assert all(f.severity < weakest for f in diagnose(healthy, against).failures)
+        for failure in first:
+            assert failure.example is not None and failure.example < len(stories())
+
+
+def test_a_finding_can_be_read_aloud(sound):
+    for finding in diagnose(sound).observations:
+        text = str(finding)
+        assert "{" not in text and "None" not in text
+        assert str(finding.layer) in text
+    assert torch.get_num_threads() == 1
