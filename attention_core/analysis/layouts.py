@@ -36,7 +36,7 @@ def _marks(model: LoadedModel, side: Side) -> tuple[Tensor, Tensor, Tensor | Non
     if model.source_reader is None:
         return resting & side.real, end & side.real, None
     marks = [
-        [token.span is not None and _is_punctuation(text[slice(*token.span)]) for token in tokens]
+        [token.span is not None and is_punctuation(text[slice(*token.span)]) for token in tokens]
         for tokens, text in zip(side.tokens, side.texts)
     ]
     return resting & side.real, end & side.real, torch.tensor(marks, device=device) & side.real
@@ -55,6 +55,6 @@ def _ids(model: LoadedModel, *names: str) -> set[int]:
     return found
 
 
-def _is_punctuation(text: str) -> bool:
+def is_punctuation(text: str) -> bool:
     text = text.strip()
     return bool(text) and all(unicodedata.category(character).startswith("P") for character in text)
