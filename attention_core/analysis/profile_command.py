@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import AttentionError
-from ..extract.interventions import edits_from_text, edits_to_text
+from ..extract.interventions import Means, edits_from_text, edits_to_text
 from ..extract.means import mean_contexts
 from ..extract.models import LoadedModel, load_model
 from .importance import ablation_effects, gradient_importance
@@ -28,6 +28,7 @@ from .profile_sums import Profile, new_profile, read_profile
 from .text_files import Line, read_texts
 
 _SAVE_EVERY = 30.0  # seconds
+_MEANS_OF = 100
 
 
 @dataclass(eq=False)
@@ -104,7 +105,7 @@ def _profile(chosen: argparse.Namespace) -> int:
                 ours=chosen.ablation,
             )
         job.ablation = chosen.ablation
-    means = mean_contexts(model) if chosen.ablation or "mean" in chosen.edits else None
+    means = _means(model, lines) if chosen.ablation or "mean" in chosen.edits else None
     stages = _stages(model, lines, edits, means, profile, job, chosen)
     with _Signals() as signals:
         finished = _work(stages, profile, job, lines, chosen.profile, signals)
@@ -113,6 +114,14 @@ def _profile(chosen: argparse.Namespace) -> int:
     counted = f"{profile.texts} texts, {profile.tokens} tokens"
     print(f"{counted}: done" if finished else f"{counted}: stopped; the same command goes on", file=sys.stderr)
     return 0 if finished else 130
+
+
+def _means(model: LoadedModel, lines: list[Line]) -> Means:
+    """Mean contexts: those that are shipped with the embedded model; of another, over 100 of the texts, evenly spaced."""
+    if model.report.origin == "embedded":
+        return mean_contexts(model)
+    number = min(_MEANS_OF, len(lines))
+    return mean_contexts(model, [lines[place * len(lines) // number].source for place in range(number)])
 
 
 def _stages(
@@ -162,7 +171,7 @@ def _work(
                     reported.add(text.index)
                     print(f"line {lines[text.index].number} skipped: {text}", file=sys.stderr)
             now = time.monotonic()
-            if now - told > 1:
+            if now - told > 1 or progress.done == progress.total:
                 told = now
                 left = "" if progress.seconds_left is None else f", {_time(progress.seconds_left)} left"
                 print(f"{name}: {progress.done} of {progress.total}{left}", file=sys.stderr, flush=True)

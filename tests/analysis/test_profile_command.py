@@ -22,7 +22,7 @@ from tests.analysis.test_profile import same
 def command(monkeypatch, text_model):
     """Runs the command on the small model, whatever model is named."""
     monkeypatch.setattr(profile_command, "load_model", lambda name: text_model)
-    monkeypatch.setattr(profile_command, "mean_contexts", lambda model: None)
+    monkeypatch.setattr(profile_command, "mean_contexts", lambda model, texts: None)
     return lambda *arguments: main([str(argument) for argument in arguments])
 
 
