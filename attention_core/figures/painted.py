@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +11,24 @@ from ..errors import AttentionError
 from .labels import shown
 from .palette import Palette, rgb, sample
 from .panels import three
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A passage under one line, with a small word before it: what is said of it without the paint.
+
+    Attributes:
+        first, end: which pieces, end exclusive.
+        label: the word, shown as it is.
+        color: of the line and the word, a CSS colour.
+        dashed: the line is broken, to be told from others without colour.
+    """
+
+    first: int
+    end: int
+    label: str
+    color: str
+    dashed: bool = False
 
 
 def painted_html(
@@ -21,6 +40,7 @@ def painted_html(
     spaces: Sequence[bool] | None = None,
     full: float = 1.0,
     numbers: bool = False,
+    marks: Sequence[Mark] = (),
 ) -> str:
     """Escaped HTML of a text whose tokens have their weight as background.
 
@@ -35,31 +55,59 @@ def painted_html(
         spaces: whether a space goes before each piece; None: as the pieces have it.
         full: the weight that gets the strongest colour, as all above it do; above 0.
         numbers: print each weight under its token, three significant digits.
+        marks: passages to underline as a whole; where two overlap the later one's line is seen.
 
     Raises:
-        AttentionError: not one value (or space) a piece, or ``full`` not above 0.
+        AttentionError: not one value (or space) a piece, a mark beyond the pieces, or ``full`` not above 0.
     """
     if len(values) != len(pieces) or (spaces is not None and len(spaces) != len(pieces)):
         raise AttentionError("{values} values for {pieces} pieces of text", values=len(values), pieces=len(pieces))
     if not full > 0:
         raise AttentionError("full ({full}) must be above 0", full=full)
+    for mark in marks:
+        if not 0 <= mark.first < mark.end <= len(pieces):
+            raise AttentionError(
+                "a mark from {first} to {end} does not lie in {pieces} pieces of text",
+                first=mark.first,
+                end=mark.end,
+                pieces=len(pieces),
+            )
     values = np.asarray(values, dtype=np.float64)
     colours = sample(palette.weights, np.clip(np.nan_to_num(values, posinf=full) / full, 0.0, 1.0))
-    parts = []
+    parts, around = [], []
     for index, (piece, value, colour) in enumerate(zip(pieces, values, colours)):
         text = str(piece)
         space = text.startswith(" ") if spaces is None else spaces[index]
         text = text[1:] if text.startswith(" ") and len(text) > 1 else text
-        parts.append(
-            (" " if space and parts else "") + _token(text, value, colour, palette, index in selected, numbers)
-        )
+        space = " " if space and parts else ""
+        now = [mark for mark in marks if mark.first <= index < mark.end]
+        if now != around:
+            # The space before a passage does not belong to it, one within it does.
+            parts += ["</mark>" if around else "", space, _begin(now, index) if now else ""]
+            around, space = now, ""
+        parts.append(space + _token(text, value, colour, palette, index in selected, numbers))
         if text.endswith("\n"):
             parts.append("<br>")
+    if around:
+        parts.append("</mark>")
     height = 2.6 if numbers else 1.9
     return (
         f'<div dir="auto" style="color:{palette.text};line-height:{height};overflow-wrap:anywhere;white-space:pre-wrap;'
         f'font-variant-numeric:tabular-nums">{"".join(parts)}</div>'
     )
+
+
+def _begin(marks: Sequence[Mark], index: int) -> str:
+    """Opens the underlined part of a text, with the words of the marks that begin here."""
+    last = marks[-1]
+    line = f"{'dashed' if last.dashed else 'solid'} {html.escape(last.color)}"
+    words = "".join(
+        f'<b style="font-size:.68em;color:{html.escape(mark.color)};vertical-align:.5em;white-space:nowrap;'
+        f'padding-right:4px;user-select:none">{html.escape(shown(mark.label), quote=False)}</b>'
+        for mark in marks
+        if mark.first == index
+    )
+    return f'<mark style="background:none;color:inherit;border-bottom:3px {line};padding-bottom:4px">{words}'
 
 
 def _token(text: str, value: float, colour: np.ndarray, palette: Palette, chosen: bool, numbers: bool) -> str:

@@ -89,8 +89,8 @@ def _texts(
     """The one text of self-attention, or target and source of cross-attention, each with its paint or its marks."""
     palette, numbers = current_palette(), st.session_state["printed"]
     run, kind = head.trace, head.kind
-    query = _pieces(run.query_pieces(kind), run.side(kind, "query").texts[0], read.row_labels, read.row_members)
-    key = _pieces(run.key_pieces(kind), run.side(kind, "key").texts[0], read.column_labels, read.column_members)
+    query = written_pieces(run.query_pieces(kind), run.side(kind, "query").texts[0], read.row_labels, read.row_members)
+    key = written_pieces(run.key_pieces(kind), run.side(kind, "key").texts[0], read.column_labels, read.column_members)
     marked, painted = (rows, columns) if looking else (columns, rows)
     blank = np.nan
 
@@ -115,12 +115,12 @@ def _texts(
     else:
         title = _("Source") if run.side(kind, "query") is run.source else _("Target")
         body = block(title, key if looking else query, painted, marked or ())
-    st.html(_STYLE + body)
+    st.html(PAINTED_STYLE + body)
     if reading_title():
         st.caption(reading_title().capitalize() + ".")
 
 
-def _pieces(
+def written_pieces(
     tokens: Sequence[Token], text: str, labels: Sequence[str], members: Sequence[Sequence[int]]
 ) -> tuple[list[str], list[bool]]:
     """Each row's or column's piece of the text as it was written, and whether a space goes before it."""
@@ -135,7 +135,7 @@ def _pieces(
     return texts, spaces
 
 
-_STYLE = """<style>
+PAINTED_STYLE = """<style>
 .painted { padding: .5rem .9rem .8rem; border: 1px solid rgba(128,128,128,.22); border-radius: 8px; margin-bottom: .8rem; }
 .painted p { margin: 0 0 .2rem; font-size: .8rem; opacity: .65; }
 .painted div { font-size: 1.06rem; }
