@@ -1,6 +1,6 @@
 """What if: change heads and masks inside a real model, and see what it says."""
 
-from pages.ui import compare_page, whatif_page
+from pages.ui import explore_controls, whatif_page
 from pages.ui.layout import begin_page, end_page
 from pages.ui.state import close_settings, open_settings
 from pages.ui.text import _
@@ -10,7 +10,7 @@ PAGE = "whatif"
 
 begin_page(PAGE, _("What if a head were different?"))
 ignored = open_settings(PAGE, SETTINGS)
-places = compare_page.sidebar()
+places = explore_controls.sidebar()
 whatif_page.show_page(PAGE, ignored, places)
 close_settings(PAGE, SETTINGS)
 end_page()

@@ -175,6 +175,11 @@ def close_settings(page: str, settings: Mapping[str, Setting]) -> None:
     saved["url"] = query
 
 
+def carry(values: Mapping[str, object]) -> None:
+    """Makes the page that is switched to next open with these values of its settings; the others are as they were."""
+    st.session_state.setdefault(_LATEST, {}).update({key: _copied(value) for key, value in values.items()})
+
+
 def place(options: Sequence, key: str) -> int:
     """The ``index=`` of a select box in a popover: where its value stands.
 

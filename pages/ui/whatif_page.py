@@ -1,18 +1,16 @@
 """The frame of the What-if page: toolbar, edits on the left, what they do on the right."""
 
-from typing import TYPE_CHECKING
-
 import streamlit as st
 
 from attention_core.errors import AttentionError
 from pages.ui.display_controls import display_controls
-from pages.ui.explore_controls import Places, fill, missing_sentence
+from pages.ui.explore_controls import Places, missing_sentence
+from pages.ui.explore_page import model_and_run
 from pages.ui.explore_pictures import narrow
-from pages.ui.explore_run import Explored, explored, model_key, opened_model
 from pages.ui.explore_views import show_numbers
 from pages.ui.head_controls import settle_head
 from pages.ui.layout import show_error
-from pages.ui.page_tools import not_understood, page_tools
+from pages.ui.page_tools import not_understood, page_tools, say
 from pages.ui.text import _, error_text
 from pages.ui.whatif_edits import show_edits
 from pages.ui.whatif_experiments import settle
@@ -23,16 +21,13 @@ from pages.ui.whatif_sweep import show_sweep
 from pages.ui.whatif_views import KEYS, show_cells, show_heads, show_says
 from pages.ui.whatif_words import watch_words
 
-if TYPE_CHECKING:
-    from attention_core.extract.models import LoadedModel
-
 
 def show_page(page: str, ignored: list[str], places: Places) -> None:
     """Everything right of the sidebar."""
     said = not_understood(ignored)
-    opened = _opened(said, places)
+    opened = model_and_run(said, places)
     if opened is None:
-        _say(said)
+        say(said)
         return
     model, before = opened
     settle_head(before.trace, KEYS, said)
@@ -49,13 +44,13 @@ def show_page(page: str, ignored: list[str], places: Places) -> None:
     with left:
         show_edits(before.trace, () if made is None else made.edits)
     if made is None:
-        _say(said)
+        say(said)
         return
     said += [error_text(notice) for notice in made.after.trace.notices[len(before.trace.notices) :]]
     if model.report.missing:
         said.append(missing_sentence(model))
     with right:
-        _say(said)
+        say(said)
         _show(made, export)
 
 
@@ -75,28 +70,9 @@ def _show(made: Experiment, export) -> None:
         show_export(made, table)
 
 
-def _opened(said: list[str], places: Places) -> "tuple[LoadedModel, Explored] | None":
-    """The model and its run on the text, or None after a sentence that says why not."""
-    state, key = st.session_state, model_key()
-    model = opened_model(key)
-    if model is None:
-        return None
-    fill(places, model)
-    try:
-        return model, explored(key, model, state["source"], state["target"], said)
-    except AttentionError as error:
-        show_error(error)
-        return None
-
-
-def _say(lines: list[str]) -> None:
-    for line in dict.fromkeys(lines):
-        st.warning(line, icon=":material/info:")
-
-
 def _toolbar(page: str):
     """Views, and what acts on the whole page; returns the place of the export."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="toolbar"):
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="xsmall", key="toolbar"):
         views = {
             "says": _("What it says"),
             "heads": _("Heads"),

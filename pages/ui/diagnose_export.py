@@ -1,0 +1,71 @@
+"""Taking a diagnosis away: its table, the heads as csv, the sums as a profile, and the command that does the same."""
+
+import tempfile
+from pathlib import Path
+
+import streamlit as st
+
+from attention_core.analysis.profile_sums import Profile
+from pages.ui.explore_export import table_button
+from pages.ui.explore_run import Explored
+from pages.ui.explore_views import Table
+from pages.ui.text import _
+
+
+def show_export(table: Table) -> None:
+    """The table of a view of one text."""
+    table_button(table, f"diagnose_{table.name}", "diagnose_csv")
+    _picture()
+
+
+def show_profile_export(profile: Profile, table: Table, explored: Explored, texts_from: str) -> None:
+    """What the Export button opens over texts."""
+    table_button(table, f"diagnose_{table.name}", "diagnose_csv")
+    st.download_button(
+        _("All numbers of all heads (csv)"),
+        lambda: _heads_csv(profile),
+        "heads.csv",
+        "text/csv",
+        key="heads_csv",
+        on_click="ignore",
+        width="stretch",
+    )
+    st.download_button(
+        _("The profile, to compare with later (json)"),
+        lambda: profile.to_json().encode(),
+        "profile.json",
+        "application/json",
+        key="profile_json",
+        on_click="ignore",
+        width="stretch",
+    )
+    _picture()
+    st.markdown(_("**The same without a screen**, for many texts"))
+    name = explored.key.model.name
+    file = "attention_core/embedded/stories.jsonl" if texts_from == "stories" else "texts.txt"
+    st.code(
+        f"python -m attention_core.analysis.profile {file} --model {name} --profile sums.json --out heads.csv",
+        language="bash",
+        wrap_lines=True,
+    )
+
+
+def _picture() -> None:
+    st.segmented_control(
+        _("Picture"),
+        ["png", "svg"],
+        default=st.session_state["picture"],
+        format_func=str.upper,
+        key="picture",
+        required=True,
+    )
+    st.caption(_("Point at a picture and press its camera."))
+
+
+def _heads_csv(profile: Profile) -> bytes:
+    from attention_core.analysis.profile_command import write_table
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "heads.csv"
+        write_table(profile, path)
+        return path.read_bytes()
