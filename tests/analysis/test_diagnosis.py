@@ -195,7 +195,7 @@ def test_a_head_that_is_switched_off_is_dead(embedded, some_stories, sound):
     assert failure.severity == 1
 
 
-def test_three_planted_faults_are_the_first_three_failures(embedded, some_stories, copied):
+def test_three_planted_faults_are_the_first_three_failures(embedded, some_stories, sound, copied):
     """The head that matters most is killed, another is overwritten by a copy, and every head of a layer is windowed."""
     reference = shipped_profile()
     effects = {kind: reference.mean(kind, "loss_zero") for kind in reference.kinds}
@@ -220,13 +220,12 @@ def test_three_planted_faults_are_the_first_three_failures(embedded, some_storie
         pass
     for _ in ablation_effects(broken, few[:2], by=["zero"], edits=edits, heads=[(kind, layer, head)], into=profile):
         pass
-    fresh = profile_of(embedded, some_stories)
     for against in (reference, None):
         first = diagnose(profile, against).failures[:3]
         assert {(f.rule, f.kind, f.layer, f.heads) for f in first} == planted
         weakest = min(f.severity for f in first)
         assert all(isfinite(f.severity) for f in first)
-        for healthy in (fresh, reference):
+        for healthy in (sound, reference):
             assert all(f.severity < weakest for f in diagnose(healthy, against).failures)
         for failure in first:
             assert failure.example is not None and failure.example < len(stories())

@@ -199,6 +199,11 @@ def test_second_half_by_hand():
     late = torch.zeros(3, key_len)
     late[:, 23] = 1
     assert value("second_half", maps(late, place)) == pytest.approx(45 / 23)
+    # Of 46 keys, the 24th.
+    for key, expected in ((23, 0), (24, 2)):
+        even = torch.zeros(3, key_len + 1)
+        even[:, key] = 1
+        assert value("second_half", maps(even, layout("cross", 3, key_len + 1))) == pytest.approx(expected)
 
 
 def test_output_share_by_hand_and_for_a_dead_head():

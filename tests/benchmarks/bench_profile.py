@@ -83,7 +83,7 @@ def _numbers(kind, maps, query_ids, key_ids, special, end, punctuation) -> dict[
     query_ids, key_ids = np.array(query_ids), np.array(key_ids)
 
     def mean(values, counted=chosen):
-        return values[..., counted].mean(-1)
+        return values[..., counted].mean(-1) if counted.any() else np.full(values.shape[:-1], np.nan)
 
     def mass(target):
         return mean((maps * target).sum(-1), chosen & (target & visible).any(-1))
