@@ -3,7 +3,7 @@
 import html
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +45,7 @@ HOW = ("rollout", "flow")
 SETTINGS: tuple[Setting, ...] = (
     choice("flow_of", "encoder", STACKS),
     choice("flow_how", "rollout", HOW),
-    whole("flow_row", 0, 0, MOST_TOKENS),
+    whole("flow_row", 4, 0, MOST_TOKENS),
 )
 
 
@@ -95,7 +95,6 @@ def show_flow(explored: Explored) -> Table:
     if found is None:
         _meaning(flowing)
         return Table("flow", np.zeros((0, len(columns.labels))), [], columns.labels)
-    state["flow_row"] = min(state["flow_row"], len(rows.labels) - 1)
     left, right = (st.container(), st.container()) if narrow() else st.columns([7, 5], gap="large")
     with left:
         _map(found, rows, columns, flowing)
@@ -225,9 +224,10 @@ def _map(found: Flowing, rows: _Side, columns: _Side, flowing: bool) -> None:
         state["flow_row"] = row
 
     title = _("Flow through the stack") if flowing else _("Rollout of the stack")
-    grid = [[read_panel(read, current_palette(), window, title, top=top)]]
+    drawn = read_panel(read, current_palette(), window, title, top=top)
+    grid = [[replace(drawn, row_title=_("top layer"), column_title=_("input"))]]
     show_panels(
-        grid, "flow_map", window, width=620, marks={"weights": (min(state["flow_row"], len(rows.labels) - 1), None)},
+        grid, "flow_map", window, width=620, marks={"weights": (state["flow_row"], None)},
         chosen=chosen,
     )  # fmt: skip
 
@@ -261,7 +261,12 @@ def _row(found: Flowing, rows: _Side, columns: _Side) -> None:
                 "sees the source this is 1 − 2^−layers by construction; only less would say something."
             ).format(share=number(float(found.share[at]), 4))
         )
-    st.caption(_("The strongest colour is {top}, the row's largest share; a row sums to 1.").format(top=number(top, 3)))
+    seen = values[: at + 1] if st.session_state["flow_of"] == "decoder" else values
+    st.caption(
+        _(
+            "The strongest colour is {top}, the row's largest share; its smallest is {low}, an even one would be {even}."
+        ).format(top=number(top, 3), low=number(float(seen.min()), 3), even=number(1 / len(seen), 3))
+    )
 
 
 def _painted(side: _Side, values: np.ndarray, selected, full: float) -> str:
@@ -276,7 +281,8 @@ def _meaning(flowing: bool) -> None:
     if flowing:
         text = _(
             "**Flow**: the layers are pipes as wide as their weights (mean over heads, half of each layer being the residual); the "
-            "largest flow that a token of the top layer can draw from an input token, over its row's sum."
+            "largest flow that a token of the top layer can draw from an input token, over its row's sum. Where the "
+            "narrowest pipes are the token's own, all inputs get the same."
         )
     else:
         text = _(

@@ -157,7 +157,7 @@ def _line(number: int, finding: PassageFinding) -> str:
         for name, value in finding.values.items()
     }
     sentence = html.escape(_(finding.template), quote=False).format(**values)
-    return f"<p><b>{number + 1} · {html.escape(_kind(finding))}</b> {sentence}.</p>"
+    return f"<p><b>{number + 1} · {html.escape(_kind(finding))}:</b> {sentence}.</p>"
 
 
 def _short(text: str, longest: int) -> str:

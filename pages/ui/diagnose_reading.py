@@ -78,7 +78,7 @@ def show_reading(explored: Explored) -> Table:
         _about(explored, reading)
         marked = show_findings(explored, reading, found)
         show_texts(reading, found, marked)
-    left, right = (st.container(), st.container()) if narrow() else st.columns([6, 7], gap="large")
+    left, right = (st.container(), st.container()) if narrow() else st.columns([5, 7], gap="large")
     with left:
         numbers = range(len(reading.heads))
         show_head_table(reading, [_findings(explored.key, reading.of_head(n)) for n in numbers[:12]])

@@ -28,14 +28,13 @@ def show_head_table(reading: TargetReading, verdicts: Sequence[Sequence[PassageF
                 _("layer {layer}, head {head}").format(layer=head.layer, head=head.head),
                 looks[head.looks_for],
                 number(head.hits, 3),
-                number(head.chance, 2),
                 number(float(reading.special_mass[place]), 3),
                 str(sum(finding.name == "repetition" for finding in found)),
                 f"{skipped / len(reading.sources):.0%}",
             )
         )
     st.markdown(_("**Read through**"))
-    header = (_("head"), _("looks for"), _("finds"), _("chance"), _("control"), _("repeats"), _("skips"))
+    header = (_("head"), _("looks for"), _("finds"), _("control"), _("repeats"), _("skips"))
     st.html(_html_table(header, rows, "heads"))
     text = (
         _("One head: paint and passages are its own verdict.")
@@ -50,10 +49,10 @@ def show_head_table(reading: TargetReading, verdicts: Sequence[Sequence[PassageF
     st.caption(text)
     st.caption(
         _(
-            "Looks for: the token that its row writes, or the one that it has just read. Finds: share of the target's tokens whose "
-            "largest weight lies on the same token in the source (chance: of a random place). Control: share of its attention on "
-            "control tokens. Repeats: passages said twice. Skips: share of the source."
-        )
+            "Looks for: the token that its row writes, or the one that it has just read. Finds: share of the target's tokens "
+            "whose largest weight lies on the same token in the source; a random place is right {chance} of the time. Control: "
+            "share of its attention on control tokens. Repeats: passages said twice. Skips: share of the source."
+        ).format(chance=number(reading.heads[0].chance, 2))
     )
 
 
@@ -144,6 +143,12 @@ def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]], name: str)
 _STYLE = """<style>
 .scrolled { overflow-x: auto; }
 table.sums.meanings, table.sums.heads { max-width: 46rem; }
-table.sums.meanings td { vertical-align: top; padding-top: .3rem; padding-bottom: .3rem; }
+table.sums.meanings td { vertical-align: top; white-space: normal !important; padding-top: .3rem; padding-bottom: .3rem; }
 table.sums.meanings td:last-child, table.sums.meanings th:last-child { text-align: left; padding-left: 1rem; opacity: .8; }
+@media (max-width: 640px) {
+  table.sums.meanings thead { display: none; }
+  table.sums.meanings tr { display: grid; grid-template-columns: 1fr auto; border-top: 1px solid rgba(128,128,128,.18); }
+  table.sums.meanings td { border-top: 0; }
+  table.sums.meanings td:last-child { grid-column: 1 / -1; padding: 0 0 .5rem; }
+}
 </style>"""
