@@ -10,6 +10,7 @@ computed: whoever shows it names the steps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -65,6 +66,20 @@ def read_map(
         weights = weights / torch.tensor([[float(len(members))] for members in rows], device=weights.device)
         seen = None if seen is None else _summed(_summed(seen.float(), columns, -1), rows, -2) > 0
     return ReadMap(weights, seen, row_labels, column_labels, rows, columns)
+
+
+def has_split_words(run: Trace, kind: str, text: int = 0) -> bool:
+    """Whether the step "words" merges anything: a query's or a key's word has two pieces or more.
+
+    Args:
+        run: from ``trace``.
+        kind: "encoder", "decoder" or "cross".
+        text: which text of the batch.
+    """
+    sides = (run.query_pieces(kind, text), run.key_pieces(kind, text))
+    return any(
+        one.word is not None and one.word == next_one.word for pieces in sides for one, next_one in pairwise(pieces)
+    )
 
 
 def _groups(pieces: Sequence[Token], text: str, steps: Sequence[str]) -> tuple[list[tuple[int, ...]], list[str]]:

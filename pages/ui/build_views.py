@@ -10,11 +10,11 @@ from attention_core.layer.arithmetic import STAGES, cell_arithmetic
 from attention_core.layer.projections import merge_heads
 from pages.ui import build_controls
 from pages.ui.cells import number, show_cell
-from pages.ui.layout import SCALES, current_palette, narrow_screen, show_figure
-from pages.ui.page_tools import not_understood, page_tools
+from pages.ui.display_controls import display_controls
+from pages.ui.layout import current_palette, narrow_screen, show_figure
+from pages.ui.page_tools import not_understood, page_tools, say
 from pages.ui.playground import SETTINGS, Playground, toggle_cell
 from pages.ui.stages import array, head_panels, linked, panel, stage_info
-from pages.ui.state import place
 from pages.ui.text import _, error_text
 
 _MAPS = ("scores", "masked_scores", "weights", "dropped_weights")
@@ -61,19 +61,8 @@ def toolbar(page: str) -> None:
                     width="stretch",
                 )
         with st.popover(_("Display")):
-            display_controls()
+            display_controls("shape", raw="raw")
         page_tools(page, SETTINGS)
-
-
-def display_controls() -> None:
-    """How things are drawn; changes no number."""
-    scales = {"ink": _("Ink"), "cividis": "Cividis", "viridis": "Viridis"}
-    st.selectbox(_("Colours of weights"), SCALES, index=place(SCALES, "colours"), format_func=scales.get, key="colours")
-    st.toggle(_("Raw scores, before the scale"), value=st.session_state.raw, key="raw")
-    shapes = {"auto": _("Fit the screen"), "wide": _("Side by side"), "narrow": _("One below the other")}
-    st.selectbox(
-        _("Arrangement"), list(shapes), index=place(list(shapes), "shape"), format_func=shapes.get, key="shape"
-    )
 
 
 def notices(ignored: list[str], clamped: list[str], built: Playground | None) -> None:
@@ -82,8 +71,7 @@ def notices(ignored: list[str], clamped: list[str], built: Playground | None) ->
     if built is not None:
         lines += [error_text(notice) for notice in built.notices]
         lines += _number_notices(built)
-    for line in lines:
-        st.warning(line, icon=":material/info:")
+    say(lines)
 
 
 def _number_notices(built: Playground) -> list[str]:
@@ -194,6 +182,7 @@ def show_all_heads(built: Playground) -> None:
             title=title, heads=heads, low=number(limits[0], 3), high=number(limits[1], 3)
         ),
         open_head,
+        wide=not _narrow(),
     )
     st.caption(
         _("{title} of every head, in the order of the heads from the top left; colours run from {low} to {high} in all. "
@@ -223,7 +212,7 @@ def _figure(grid: list[list[Panel | None]], alt: str) -> None:
             state.cells = toggle_cell(state.cells, row, column)
         state.stage, state.row, state.col = name, row, column
 
-    show_figure(figure, _FIGURE, alt, take)
+    show_figure(figure, _FIGURE, alt, take, wide=not _narrow())
 
 
 def _selection(grid: list[list[Panel | None]]) -> tuple[str, int, int]:

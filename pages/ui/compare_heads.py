@@ -23,6 +23,7 @@ from pages.ui.explore_settings import OWN, typed_name
 from pages.ui.explore_views import Table
 from pages.ui.head_controls import HeadKeys, head_selectors, settle_head
 from pages.ui.layout import current_palette
+from pages.ui.page_tools import say
 from pages.ui.stages import panel
 from pages.ui.text import _
 
@@ -125,8 +126,7 @@ def show_two_heads(place: Place, head: int) -> Table:
         st.markdown(_("beside"), width="content")
         head_selectors(run, keys, second=True)
         st.toggle(_("Align by words"), key="by_words")
-    for line in said:
-        st.warning(line, icon=":material/info:")
+    say(said)
     other = Place(place.explored, state["kind_b"], state["layer_b"])
     names = _title(place.layer, head), _title(other.layer, state["head_b"])
     return _pair(place, head, other, state["head_b"], names)
@@ -148,8 +148,7 @@ def show_two_texts(place: Place, head: int) -> Table:
     )
     st.toggle(_("Align by words"), key="by_words")
     second = explored(place.explored.key.model, model, state["source_b"], state["target_b"], said)
-    for line in said:
-        st.warning(line, icon=":material/info:")
+    say(said)
     other = Place(second, place.kind, place.layer)
     return _pair(place, head, other, head, (_("First text"), _("Second text")), by_position=True)
 
@@ -164,8 +163,7 @@ def show_two_models(place: Place, head: int) -> Table:
             st.text_input(_("Folder") if state["model_b"] == "folder" else _("Hub id"), key="name_b")
         st.toggle(_("Align by words"), key="by_words")
     second = _second_run(place, said)
-    for line in said:
-        st.warning(line, icon=":material/info:")
+    say(said)
     other = Place(second, place.kind, min(place.layer, second.trace.num_layers(place.kind) - 1))
     head_b = min(head, second.trace.num_heads(place.kind) - 1)
     table = _pair(place, head, other, head_b, (_("First model"), _("Second model")))

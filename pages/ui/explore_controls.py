@@ -1,4 +1,4 @@
-"""The Explore page's sidebar: texts, target, model, device; and the panel of what is loaded."""
+"""The sidebar of every page with a real model: texts, target, model, device; and the panel of what is loaded."""
 
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 Places = dict[str, "st.delta_generator.DeltaGenerator"]
 
 
-def sidebar() -> Places:
-    """All controls. Returns the places that are filled once the model is there: "source", "target", "cut", "model"."""
+def sidebar(*, second: bool = False) -> Places:
+    """Texts and model, with a second text where it is asked for.
+
+    Returns:
+        the places that are filled once the model is there: "source", "target", "cut", "model".
+    """
     places: Places = {}
     with st.sidebar:
         with st.expander(_("Text"), expanded=True):
@@ -24,7 +28,7 @@ def sidebar() -> Places:
             st.text_area(_("Source"), key="source", height=110, help=_("What the encoder reads."))
             places["source"] = st.empty()
             target_control(places)
-            if st.session_state["show"] == "two":
+            if second:
                 st.text_area(_("Second source"), key="source2", height=90)
                 if st.session_state["mode"] == "typed":
                     st.text_area(_("Second target"), key="target2", height=70)

@@ -8,7 +8,7 @@ from attention_core.figures.tiles import clicked_tile, tiles_figure
 from pages.ui import cache
 from pages.ui.cells import number
 from pages.ui.explore_head import Head
-from pages.ui.layout import COLOUR_SCALE, current_palette, show_figure
+from pages.ui.layout import COLOUR_SCALE, current_palette, make_room_for_buttons, narrow_screen, show_figure
 from pages.ui.text import _
 
 _KEY = "explore_overview"
@@ -25,7 +25,7 @@ def show_overview(head: Head, width: int) -> None:
     layers, heads = head.trace.num_layers(head.kind), head.trace.num_heads(head.kind)
     figure, alt = _figure(
         head.explored.key, head.kind, palette.theme, st.session_state[COLOUR_SCALE.key], width, st.session_state.get("language"),
-        _head=head,
+        narrow_screen(), _head=head,
     )  # fmt: skip
 
     def open_head() -> None:
@@ -43,7 +43,9 @@ def show_overview(head: Head, width: int) -> None:
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
-def _figure(key: cache.TraceKey, kind: str, theme: str, scale: str, width: int, language: str | None, _head: Head):
+def _figure(
+    key: cache.TraceKey, kind: str, theme: str, scale: str, width: int, language: str | None, phone: bool, _head: Head
+):
     """The picture and its alt text; the arguments name everything that it depends on."""
     found = cache.overview(key, kind, _LIMIT, _trace=_head.trace)
     layers, heads, rows, columns = found.weights.shape
@@ -61,6 +63,9 @@ def _figure(key: cache.TraceKey, kind: str, theme: str, scale: str, width: int, 
         width=width,
         words={"largest": _("largest")},
     )
+    if phone:
+        # Before the frame around a tile is placed.
+        make_room_for_buttons(figure)
     alt = describe_tiles(maps, names)
     if (found.row_block, found.column_block) != (1, 1):
         alt += " " + _("Each cell is the largest weight of {rows} queries and {columns} keys.").format(

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from attention_core.analysis.reading import has_split_words
 from attention_core.errors import AttentionError
+from pages.ui.display_controls import display_controls
 from pages.ui.explore_controls import Places, fill, missing_sentence
 from pages.ui.explore_export import show_export
 from pages.ui.explore_head import Head, head_of, reading_names
@@ -14,9 +16,8 @@ from pages.ui.explore_run import Explored, explored, model_key, opened_model
 from pages.ui.explore_settings import SETTINGS
 from pages.ui.explore_views import Table, show_all, show_lines, show_norms, show_numbers, show_one, show_two
 from pages.ui.head_controls import HeadKeys, head_selectors, settle_head, window_controls
-from pages.ui.layout import SCALES, show_error
-from pages.ui.page_tools import not_understood, page_tools
-from pages.ui.state import place
+from pages.ui.layout import show_error
+from pages.ui.page_tools import Information, not_understood, page_tools, say
 from pages.ui.text import _
 
 if TYPE_CHECKING:
@@ -27,15 +28,19 @@ def show_page(page: str, ignored: list[str], places: Places) -> None:
     """Everything right of the sidebar."""
     said: list[str] = []
     said += not_understood(ignored)
-    opened = _opened(said, places)
-    if opened is None:
-        _say(said)
+    opened = model_and_run(said, places)
+    two = st.session_state["show"] == "two"
+    second = _second(opened[1], opened[0], said) if opened is not None and two else None
+    if opened is None or (two and second is None):
+        say(said)
         return
-    model, first, second = opened
+    model, first = opened
     export = _toolbar(page, model, first, said)
     if model.report.missing:
         said.append(missing_sentence(model))
-    _say(said)
+    if "words" in st.session_state["reading"] and not has_split_words(first.trace, st.session_state["kind"]):
+        said.append(Information(_("No word here has two pieces, so merging them into words changes nothing.")))
+    say(said)
     _about_target(first)
     state = st.session_state
     head = _head(first)
@@ -46,26 +51,27 @@ def show_page(page: str, ignored: list[str], places: Places) -> None:
         show_export(head, table)
 
 
-def _opened(said: list[str], places: Places) -> "tuple[LoadedModel, Explored, Explored | None] | None":
-    """Model and traces, or None after a sentence that says why not."""
-    state = st.session_state
-    key = model_key()
+def model_and_run(said: list[str], places: Places) -> "tuple[LoadedModel, Explored] | None":
+    """The model and its run on the text, or None after a sentence that says why not."""
+    state, key = st.session_state, model_key()
     model = opened_model(key)
     if model is None:
         return None
     fill(places, model)
     try:
-        first = explored(key, model, state["source"], state["target"], said)
-        second = explored(key, model, state["source2"], state["target2"], said) if state["show"] == "two" else None
+        return model, explored(key, model, state["source"], state["target"], said)
     except AttentionError as error:
         show_error(error)
         return None
-    return model, first, second
 
 
-def _say(lines: list[str]) -> None:
-    for line in dict.fromkeys(lines):
-        st.warning(line, icon=":material/info:")
+def _second(first: Explored, model: "LoadedModel", said: list[str]) -> Explored | None:
+    """The run on the second text, or None after a sentence that says why not."""
+    try:
+        return explored(first.key.model, model, st.session_state["source2"], st.session_state["target2"], said)
+    except AttentionError as error:
+        show_error(error)
+        return None
 
 
 def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
@@ -85,7 +91,7 @@ def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
             _("View"), list(views), format_func=views.get, key="show", required=True, label_visibility="collapsed"
         )
         with st.popover(_("Display")):
-            display_controls()
+            display_controls("shape2", raw="unscaled", table="as_table")
         export = st.popover(_("Export"))
         page_tools(page, SETTINGS)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="which"):
@@ -102,19 +108,6 @@ def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
         )
         window_controls(run, st.session_state["kind"])
     return export
-
-
-def display_controls(*, raw: bool = True) -> None:
-    """How things are drawn; changes no number. ``raw``: whether scores before the scale can be shown."""
-    scales = {"ink": _("Ink"), "cividis": "Cividis", "viridis": "Viridis"}
-    st.selectbox(_("Colours of weights"), SCALES, index=place(SCALES, "colours"), format_func=scales.get, key="colours")
-    if raw:
-        st.toggle(_("Raw scores, before the scale"), value=st.session_state["unscaled"], key="unscaled")
-    shapes = {"auto": _("Fit the screen"), "wide": _("Side by side"), "narrow": _("One below the other")}
-    st.selectbox(
-        _("Arrangement"), list(shapes), index=place(list(shapes), "shape2"), format_func=shapes.get, key="shape2"
-    )
-    st.toggle(_("Numbers as a table"), value=st.session_state["as_table"], key="as_table")
 
 
 def _about_target(first: Explored) -> None:

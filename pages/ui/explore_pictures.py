@@ -64,7 +64,12 @@ def show_panels(
         chosen(name, row, column)
 
     show_figure(
-        figure, key, describe_grid(grid), take if chosen is not None else None, picture=st.session_state["picture"]
+        figure,
+        key,
+        describe_grid(grid),
+        take if chosen is not None else None,
+        picture=st.session_state["picture"],
+        wide=max(map(len, grid)) > 1,
     )
 
 

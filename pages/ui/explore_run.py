@@ -10,6 +10,7 @@ from attention_core.errors import AttentionError
 from pages.ui import cache
 from pages.ui.explore_settings import LISTED, model_name
 from pages.ui.layout import show_error
+from pages.ui.page_tools import Information
 from pages.ui.text import _, error_text, verbatim
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ def explored(key: cache.ModelKey, model: "LoadedModel", source: str, target: str
 
     run = cache.run(trace_key, show)
     place.empty()
-    said += [error_text(notice) for notice in run.notices]
+    # What the reader of the text did with it, such as taking <mask> for a control token: as the person meant it.
+    said += [Information(error_text(notice)) for notice in run.notices]
     return Explored(trace_key, run)
 
 

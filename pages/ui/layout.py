@@ -4,7 +4,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import streamlit as st
 
@@ -19,6 +19,8 @@ MENU = {
     "build": ("pages/build.py", lambda: _("Build"), ":material/tune:"),
     "explore": ("pages/explore.py", lambda: _("Explore"), ":material/travel_explore:"),
     "compare": ("pages/compare.py", lambda: _("Compare"), ":material/compare:"),
+    "whatif": ("pages/whatif.py", lambda: _("What if"), ":material/science:"),
+    "diagnose": ("pages/diagnose.py", lambda: _("Diagnose"), ":material/troubleshoot:"),
 }
 
 SCALES = ("ink", "cividis", "viridis")
@@ -36,6 +38,10 @@ _ICON = (
 # All but the camera. (Naming the camera alone takes a list of lists, which plotly finds changed at every update and then draws
 # the figure anew.)
 _OTHER_BUTTONS = ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"]
+
+_BUTTONS = 26
+"""px of the buttons over a figure"""
+_WITH_ROOM = "room for buttons"
 
 _freeze_lock = threading.Lock()
 _frozen_modules = 0
@@ -80,7 +86,9 @@ def narrow_screen() -> bool:
     return "Mobi" in (st.context.headers.get("User-Agent") or "")
 
 
-def show_figure(figure, key: str, alt: str, on_click: Callable | None = None, *, picture: str | None = None) -> None:
+def show_figure(
+    figure, key: str, alt: str, on_click: Callable | None = None, *, picture: str | None = None, wide: bool = False
+) -> None:
     """Draws a figure at its own height.
 
     Args:
@@ -89,26 +97,38 @@ def show_figure(figure, key: str, alt: str, on_click: Callable | None = None, *,
         alt: says what is seen, for those who cannot see it.
         on_click: called after a click, before the page runs again; reads st.session_state[key].selection.points.
         picture: "png" or "svg" puts a camera over the figure that saves it so; None leaves it out.
+        wide: whether it is made for a wide screen and must not be pressed together.
     """
     config = FIGURE_CONFIG
     if picture is not None:
         # A saved picture stands on its own page.
         figure.layout.paper_bgcolor = current_palette().page
+        if narrow_screen():
+            make_room_for_buttons(figure)
         config = FIGURE_CONFIG | {
             "displayModeBar": "hover",
             "displaylogo": False,
             "modeBarButtonsToRemove": _OTHER_BUTTONS,
             "toImageButtonOptions": {"format": picture, "filename": key, "scale": 2 if picture == "png" else 1},
         }
-    st.plotly_chart(
-        figure,
-        key=key,
-        theme=None,
-        alt=alt,
-        config=config,
-        on_select=on_click or "ignore",
-        selection_mode="points",
-    )
+    with st.container(key=f"wide_{key}") if wide else nullcontext():
+        st.plotly_chart(
+            figure,
+            key=key,
+            theme=None,
+            alt=alt,
+            config=config,
+            on_select=on_click or "ignore",
+            selection_mode="points",
+        )
+
+
+def make_room_for_buttons(figure) -> None:
+    """Moves the figure down, once: on a phone the buttons over it stand always, and would cover its titles."""
+    if figure.layout.meta != _WITH_ROOM:
+        figure.layout.meta = _WITH_ROOM
+        figure.layout.margin.t += _BUTTONS
+        figure.layout.height += _BUTTONS
 
 
 @contextmanager
@@ -130,11 +150,18 @@ _STYLE = """
 <style>
 .stMainBlockContainer { padding-top: 2.2rem; padding-bottom: 3rem; max-width: 1500px; }
 @media (max-width: 640px) { .stMainBlockContainer { padding-top: 3.6rem; } }
+/* A figure made for a wide screen is scrolled sideways in a narrow window, which the server knows nothing of. */
+@media (max-width: 960px) {
+  [class*="st-key-wide_"] { overflow-x: auto; }
+  [class*="st-key-wide_"] > .stElementContainer { min-width: 60rem; }
+}
+.stButtonGroup > div { flex-wrap: wrap; row-gap: .25rem; }
 .katex-display { overflow-x: auto; overflow-y: hidden; padding: .2rem 0; }
 .stSidebar [data-testid="stSidebarHeader"] { height: 2.6rem; }
 .stSidebar [data-testid="stSidebarUserContent"] { padding-top: 0; }
 .st-key-menu { padding-bottom: .6rem; }
 .stMarkdown, .stPlotlyChart { font-variant-numeric: tabular-nums; }
+.st-key-ways [data-testid="stPageLink-NavLink"] { padding-left: 0; }
 h1, h2, h3 { letter-spacing: -0.01em; }
 h2 { padding-top: 0; }
 .st-key-formulas p { font-size: .92rem; line-height: 2; }

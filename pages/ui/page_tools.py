@@ -1,11 +1,21 @@
-"""Undo, reset and the link of a page that keeps its settings."""
+"""What every page with settings has: undo, reset, its link, and the lines that say what came of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import streamlit as st
 
 from pages.ui.state import Setting, can_undo, link, reset, undo
 from pages.ui.text import _, verbatim
+
+
+class Information(str):
+    """A sentence that informs and warns of nothing."""
+
+
+def say(lines: Iterable[str]) -> None:
+    """Each sentence once, in a line of its own: as information, or as a warning that something gave way."""
+    for line in dict.fromkeys(lines):
+        (st.info if isinstance(line, Information) else st.warning)(line, icon=":material/info:")
 
 
 def page_tools(page: str, settings: Mapping[str, Setting]) -> None:

@@ -234,10 +234,20 @@ def test_the_model_writes_a_target():
     text = tokenizer.decode(ids[0], skip_special_tokens=True).strip()
     shown = " ".join(element.proto.body for element in page.app.get("html"))
     assert html.escape(text) in shown
-    assert any("<mask>" in warning for warning in page.warnings)
+    # What was meant is no warning.
+    assert "`<mask>` in the `source` is read as a control token" in page.app.info[0].value and not page.warnings
     assert "reads again what the model wrote" in page.captions
     run = cache.run(cache.TraceKey(cache.ModelKey(), source, None, 1))
     assert run.target_ids[0].tolist() == ids[0, :-1].tolist()
+
+
+def test_merging_where_no_word_has_two_pieces_says_so():
+    hint = "No word here has two pieces"
+    page = ExplorePage(kind="encoder", source="The king", reading=["words"]).fine()
+    assert [hint in line.value for line in page.app.info] == [True] and not page.warnings
+    assert not page.set(reading=["special"]).app.info
+    page.set(reading=["words"], source="The king Rumpelstiltskin.")
+    assert not page.app.info and len(page.panels("detail").popitem()[1]["rows"]) < 9
 
 
 def test_settings_stay_over_a_page_switch():
