@@ -112,7 +112,7 @@ def _controls(run: "Trace") -> tuple[_Side, _Side]:
         stacks.append("source")
     if state["flow_of"] not in stacks:
         state["flow_of"] = stacks[0]
-    names = {"encoder": _("Encoder"), "decoder": _("Decoder"), "source": _("Decoder → source (our extension)")}
+    names = {"encoder": _("Encoder"), "decoder": _("Decoder"), "source": _("Decoder → source (ours)")}
     ways = {"rollout": _("Rollout"), "flow": _("Flow")}
     rows = _side(run, "encoder" if state["flow_of"] == "encoder" else "decoder")
     columns = _side(run, "decoder" if state["flow_of"] == "decoder" else "encoder")

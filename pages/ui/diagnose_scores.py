@@ -142,7 +142,8 @@ def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]], name: str)
 
 _STYLE = """<style>
 .scrolled { overflow-x: auto; }
-table.sums.meanings, table.sums.heads { max-width: 46rem; }
+table.sums.meanings { max-width: 46rem; }
+table.sums.heads td, table.sums.heads th { padding-left: .25rem; padding-right: .25rem; white-space: nowrap; }
 table.sums.meanings td { vertical-align: top; white-space: normal !important; padding-top: .3rem; padding-bottom: .3rem; }
 table.sums.meanings td:last-child, table.sums.meanings th:last-child { text-align: left; padding-left: 1rem; opacity: .8; }
 @media (max-width: 640px) {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attention_core.errors import AttentionError
-from attention_core.figures.painted import contrast, painted_html, writing_on
+from attention_core.figures.painted import Mark, contrast, painted_html, writing_on
 from attention_core.figures.palette import palette, rgb, sample
 
 LIGHT, DARK = palette("light"), palette("dark")
@@ -88,3 +88,16 @@ def test_counts_and_range_are_checked():
         painted_html(["a", "b"], [1], palette=LIGHT)
     with pytest.raises(AttentionError, match=r"full \(0\) must be above 0"):
         painted_html(["a"], [1], palette=LIGHT, full=0)
+
+
+def test_a_mark_holds_its_passage_and_its_word_and_nothing_else():
+    marks = [Mark(1, 3, "<i>skipped</i>", "#C2561A", dashed=True), Mark(2, 4, "read twice", "#2458B8")]
+    made = painted_html(["a", " b", " c", " d", " e"], [0] * 5, palette=LIGHT, marks=marks)
+    plain = re.sub(
+        r"<(/?mark|b )[^>]*>|</b>", lambda m: "[" if "mark s" in m[0] else "]" if "/m" in m[0] else "|", made
+    )
+    assert re.sub(r"<[^>]+>", "", plain) == "a [|&lt;i&gt;skipped&lt;/i&gt;|b] [|read twice|c] [d] e"
+    assert made.count("dashed #C2561A") == 1 and made.count("solid #2458B8") == 2
+    for first, end in ((0, 6), (2, 2), (-1, 1)):
+        with pytest.raises(AttentionError, match="does not lie in 5 pieces"):
+            painted_html(["a"] * 5, [0] * 5, palette=LIGHT, marks=[Mark(first, end, "x", "#000000")])
