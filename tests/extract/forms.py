@@ -141,3 +141,32 @@ def saved(model: torch.nn.Module, folder: Path, tokenizer=None) -> Path:
     model.save_pretrained(folder)
     (tokenizer or byte_tokenizer()).save_pretrained(folder)
     return folder
+
+
+# Settings and number of parameters of the published models.
+SHAPES = {
+    "bart-base": ({"d_model": 768, "layers": 6, "heads": 12, "ffn": 3072}, 139_420_416),
+    "bart-large": ({"d_model": 1024, "layers": 12, "heads": 16, "ffn": 4096}, 406_291_456),
+}
+
+
+def exact_shape(name: str) -> transformers.BartForConditionalGeneration:
+    """A BART of exactly the shape and vocabulary size of bart-base or bart-large, in float16, with random weights."""
+    shape, _ = SHAPES[name]
+    config = transformers.BartConfig(
+        d_model=shape["d_model"], encoder_layers=shape["layers"], decoder_layers=shape["layers"],
+        encoder_attention_heads=shape["heads"], decoder_attention_heads=shape["heads"],
+        encoder_ffn_dim=shape["ffn"], decoder_ffn_dim=shape["ffn"],
+    )  # fmt: skip
+    with torch.device("meta"):  # the library's own initialisation takes longer than all the rest
+        model = transformers.BartForConditionalGeneration(config)
+    model = model.to(torch.float16).to_empty(device="cpu")
+    model.tie_weights()
+    block = torch.randn(1 << 20).mul_(0.05).half()
+    for name, x in model.state_dict().items():
+        x.fill_(1.0 if "layernorm_embedding.weight" in name or "layer_norm.weight" in name else 0.0)
+        if x.dim() == 2:
+            flat = x.view(-1)
+            for start in range(0, len(flat), len(block)):
+                flat[start : start + len(block)] = block[: len(flat) - start]
+    return model

@@ -130,7 +130,8 @@ def test_a_private_model_needs_the_token_which_is_never_shown(cache, server, mon
 
 @pytest.mark.parametrize(
     "name",
-    ["", " ", "a b", "../up", "./models/x", "models/x/y", "no such folder/x", "~/x", "C:\\models\\x", "a--b", "a..b", "-a", "a-", ".a",
+    ["", " ", "a b", "../up", "./models/x", "models/x/y", "no such folder/x", "~/x", "C:\\models\\x",
+     "a--b", "a..b", "-a", "a-", ".a",
      "a.git", "x" * 97, "ünï/x", "a/", "https://huggingface.co/a/b", "a\0b", "a/b@main", "a\nb"],
 )  # fmt: skip
 def test_names_that_are_no_hub_id(cache, name):

@@ -10,17 +10,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import BartForConditionalGeneration
 
 from attention_core import AttentionError, load_model, trace
 from attention_core.extract import files
 from attention_core.extract.models import EMBEDDED, chosen_device
 from tests.extract import forms
-
-SHAPES = {
-    "bart-base": ({"d_model": 768, "layers": 6, "heads": 12, "ffn": 3072}, 139_420_416),
-    "bart-large": ({"d_model": 1024, "layers": 12, "heads": 16, "ffn": 4096}, 406_291_456),
-}
 
 
 @pytest.fixture(scope="module")
@@ -62,31 +57,10 @@ def test_a_folder_is_loaded_and_reported(folder, no_network):
     assert load_model(str(folder)).report == report
 
 
-def exact_shape(name: str) -> BartForConditionalGeneration:
-    shape, _ = SHAPES[name]
-    config = BartConfig(
-        d_model=shape["d_model"], encoder_layers=shape["layers"], decoder_layers=shape["layers"],
-        encoder_attention_heads=shape["heads"], decoder_attention_heads=shape["heads"],
-        encoder_ffn_dim=shape["ffn"], decoder_ffn_dim=shape["ffn"],
-    )  # fmt: skip
-    with torch.device("meta"):  # the library's own initialisation takes longer than all the rest
-        model = BartForConditionalGeneration(config)
-    model = model.to(torch.float16).to_empty(device="cpu")
-    model.tie_weights()
-    block = torch.randn(1 << 20).mul_(0.05).half()
-    for name, x in model.state_dict().items():
-        x.fill_(1.0 if "layernorm_embedding.weight" in name or "layer_norm.weight" in name else 0.0)
-        if x.dim() == 2:
-            flat = x.view(-1)
-            for start in range(0, len(flat), len(block)):
-                flat[start : start + len(block)] = block[: len(flat) - start]
-    return model
-
-
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", forms.SHAPES)
 def test_a_folder_of_the_exact_shape_is_loaded_offline_and_read_head_by_head(name, tmp_path, no_network):
-    shape, parameters = SHAPES[name]
-    folder = forms.saved(exact_shape(name), tmp_path / name)
+    shape, parameters = forms.SHAPES[name]
+    folder = forms.saved(forms.exact_shape(name), tmp_path / name)
     model = load_model(folder)
     assert (model.report.parameters, model.report.dtype) == (parameters, "float32")
     assert (model.report.missing, model.report.unexpected) == ((), ())

@@ -1,5 +1,10 @@
 """Other models on the Explore page: folders, encoders alone, missing weights, no network, names that are none, exports."""
 
+import os
+import shutil
+import socket
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -9,7 +14,7 @@ from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
 
 from tests.pages.compare_reader import ComparePage
 from tests.pages.explore_reader import ExplorePage, reference
-from tests.pages.page_reader import EMBEDDED, HOSTILE, SHORT
+from tests.pages.page_reader import EMBEDDED, HOSTILE, ROOT, SHORT
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +164,52 @@ def test_the_exported_python_gives_the_numbers_of_the_page():
     weights = names["head"].weights[0, 0].numpy()
     # The same to rounding: this process may run on another number of threads than the page does.
     assert np.abs(np.nan_to_num(found["z"]) - weights).max() < 1e-6
+
+
+# Case 18 (b): offline, with a home folder that is not there, in a process of its own.
+HOMELESS = """
+import time
+from tests.pages.explore_reader import ExplorePage
+page = ExplorePage({"source": "The king."}).fine()
+start = time.monotonic()
+page.set(model="facebook/bart-base")
+print(time.monotonic() - start)
+print(page.errors)
+page.app.button(key="use_embedded").click().run()
+print(len(page.fine().panels("detail")), page.errors, page.warnings)
+"""
+
+
+def test_no_home_folder_is_one_sentence_and_the_embedded_model_works():
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_", "XDG_"))}
+    environment = kept | {"HF_HUB_OFFLINE": "1", "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", HOMELESS], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    seconds, told, after = done.stdout.strip().splitlines()
+    assert float(seconds) < 5
+    assert told.count("facebook/bart-base") == 1 and "/nonexistent/.cache/huggingface/hub" in told
+    assert "embedded model needs neither" in told and after == "1 [] []"
+
+
+# Case 18 (c): a model that is in the cache opens offline and asks no network for anything.
+def test_a_cached_model_opens_offline_without_asking(folder, tmp_path, monkeypatch):
+    from attention_core.extract import hub
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    place = tmp_path / "models--open--tiny"
+    shutil.copytree(folder, place / "snapshots" / commit)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(commit)
+
+    def refuse(*_):
+        raise AssertionError("a network connection was attempted")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    for offline in (True, False):
+        monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", offline)
+        page = ExplorePage({"model": "hub", "name": "open/tiny", "source": SHORT}).fine()
+        assert page.panels("detail") and not page.errors and not page.app.info
+        loaded = {row[0]: row[1] for row in page.table("what")[1:]}
+        assert (loaded["model"], loaded["revision"], loaded["from"]) == ("open/tiny", commit, "the hub's cache")
