@@ -141,7 +141,7 @@ def prove_attention(run: Trace, kind: str, layer: int) -> tuple[Equality, Attent
     steps, projections = recorded(run, kind, layer)
     _, ours = changed_steps(projections, steps.scale, steps.mask, Change())
     with torch.no_grad():
-        context = run._call(kind, layer).fused()
+        context = run.call(kind, layer).fused()
         output = torch.nn.functional.linear(context.flatten(2), projections.out_weight, projections.out_bias)
     theirs = AttentionSteps(
         steps.query,

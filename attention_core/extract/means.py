@@ -72,7 +72,7 @@ def running_means(model: LoadedModel, texts: Sequence[str]) -> Iterator[Means]:
             positions[kind] += run.side(kind, "query").ids.shape[1]
             for layer in range(run.num_layers(kind)):
                 with torch.no_grad():
-                    context = run._call(kind, layer).fused()  # (1, query_len, heads, head_dim)
+                    context = run.call(kind, layer).fused()  # (1, query_len, heads, head_dim)
                 total = context[0].double().sum(0)
                 sums[kind, layer] = sums.get((kind, layer), 0) + total
         yield Means({place: (total / positions[place[0]]).float() for place, total in sums.items()}, dict(positions))

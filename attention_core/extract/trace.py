@@ -141,6 +141,24 @@ class Trace:
             out = families.out_projection(self.model.module, site.name) if heads is None else None
             return steps if out is None else steps.with_output(out(merge_heads(steps.context)))
 
+    def call(self, kind: str, layer: int) -> Call:
+        """One attention as the model called it, made again from the recorded input: for those who compute with it themselves.
+
+        ``call.steps()`` is computed step by step, ``call.fused()`` as the library computes it when nobody looks; edits of the
+        run are in it.
+
+        Args:
+            kind: "encoder", "decoder" or "cross".
+            layer: from 0.
+
+        Returns:
+            Call of all heads: query (batch, heads, query_len, head_dim), key and value (batch, key_heads, key_len, head_dim).
+
+        Raises:
+            AttentionError: a kind or layer that there is not.
+        """
+        return self._call(kind, layer)
+
     def projections(self, kind: str, layer: int) -> Projections:
         """Inputs and weights of one layer's query, key, value and output projections.
 
@@ -163,7 +181,7 @@ class Trace:
             AttentionError: a kind or text that there is not.
         """
         self._pieces(self.side(kind, "query"), text)
-        calls = (self._call(kind, layer).of_text(text) for layer in range(self.num_layers(kind)))
+        calls = (self.call(kind, layer).of_text(text) for layer in range(self.num_layers(kind)))
         return overview(calls, limit)
 
     def logits(self, rows: slice | Sequence[int] | None = None) -> Tensor:
@@ -184,6 +202,7 @@ class Trace:
             return _from_hidden(self.model, self._hidden[:, rows])
 
     def _call(self, kind: str, layer: int, heads: list[int] | None = None) -> Call:
+        """As ``call``; where heads are named and the module's form allows it, their queries, keys and values alone."""
         site, record = self._record(kind, layer)
         return self._editing.edited(site.name, replayed(self.model.modules, record, heads))
 
@@ -329,7 +348,7 @@ def _emptied(run: Trace) -> Iterator[Notice]:
         real = run.side(kind, "query").real[:, None]
         empty, heads = torch.zeros_like(real), []
         for layer in range(run.num_layers(kind)):
-            call = run._call(kind, layer)
+            call = run.call(kind, layer)
             if not isinstance(call, EditedCall) or not call.edits_masks:
                 continue
             with torch.no_grad():

@@ -148,6 +148,6 @@ def test_the_model_is_left_as_it_was():
 
 def test_one_rounding_moves_every_number():
     run = run_of("bart")
-    call = run._call("encoder", 0)
+    call = run.call("encoder", 0)
     moved = Rounded(run.model.modules).attend(None, call) - call.fused()
     assert (moved != 0).float().mean() > 0.5 and moved.abs().max() < 1e-5 * call.fused().abs().max()

@@ -465,7 +465,7 @@ def test_a_query_that_saw_nothing_before_is_not_counted_as_emptied(model):
     run = trace(model, SOURCE, target=TARGET, target_mask=mask, edits=[Forbid(kind="decoder", keys=(2,))])
     (notice,) = (notice for notice in run.notices if "nothing" not in notice.template and "edit" in notice.template)
     assert notice.values["count"] == 1  # position 2 of the first text saw position 2 alone
-    call = run._call("decoder", 0)
+    call = run.call("decoder", 0)
     assert call.emptied().any(1).sum(-1).tolist() == [1, 0]
 
 

@@ -95,7 +95,7 @@ def test_every_mask_is_shown_whether_the_library_wrote_it_out_or_relied_on_causa
         run = trace(model, forms.ids(7), exact=exact)
         for kind in run.kinds:
             for layer in range(run.num_layers(kind)):
-                call = run._call(kind, layer)
+                call = run.call(kind, layer)
                 expected = masks.causal(7) if kind == "decoder" else masks.full(7)
                 assert call.mask().shape == (2, 1, 7, 7) and call.mask().dtype == torch.bool
                 assert torch.equal(call.mask()[1, 0], expected)

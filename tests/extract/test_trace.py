@@ -314,3 +314,14 @@ def test_a_model_whose_configuration_does_not_fit_is_one_sentence(text_model, mo
     monkeypatch.setattr(text_model.module.config, "decoder_start_token_id", 999_999)
     with pytest.raises(AttentionError, match=r"cannot be run on this text \(.+\): its configuration does not fit"):
         trace(text_model, "the cat")
+
+
+def test_a_call_can_be_computed_with_by_anyone():
+    run = trace(load_model(forms.fix_b()), [0, 5, 7, 2])
+    for kind in run.kinds:
+        call, steps = run.call(kind, 1), run.steps(kind, 1)
+        assert torch.equal(call.query, steps.query) and torch.equal(call.steps().weights, steps.weights)
+        assert torch.allclose(call.fused().transpose(1, 2), steps.context, atol=1e-6)
+    for wrong in (lambda: run.call("none", 0), lambda: run.call("cross", 2)):
+        with pytest.raises(AttentionError):
+            wrong()
