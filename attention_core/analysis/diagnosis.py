@@ -223,8 +223,10 @@ def _redundant(profile: Profile, reference: Profile | None, limits: Mapping[str,
                 if not (values[0] < limits["divergence"] and values[1] < limits["difference"]):
                     continue
                 if sound is None:
-                    beside = [pair for pair in pairs if not {first, second} & set(pair)]
-                    normal = [_median(np.array([x[layer, g, h] for g, h in beside])) for x in apart[0]]
+                    beside = [(layer, *pair) for pair in pairs if pair != (first, second)]
+                    # A layer of two heads has no other pair: then those of the other layers.
+                    beside = beside or [(other, *pairs[0]) for other in range(layers) if other != layer]
+                    normal = [_median(np.array([x[place] for place in beside])) for x in apart[0]]
                 else:
                     normal = [x[layer, first, second] for x in sound]
                 numbers = tuple(

@@ -71,6 +71,17 @@ ONE_HEAD = {
 }
 
 
+def test_of_two_heads_the_other_layers_pairs_are_what_is_usual():
+    profile = Profile({"name": "two", "architecture": "none", "fingerprint": "0"})
+    apart = np.full((6, 6), 0.2)
+    apart[0, 1] = apart[1, 0] = 0.002
+    products = np.tile(np.eye(2), (3, 1, 1))
+    products[0] = 1
+    profile.add_maps("encoder", Corners.empty(3, 2), Pairs(1, apart, products))
+    (failure,) = diagnose(profile).failures
+    assert (failure.rule, failure.layer, failure.severity) == ("redundant", 0, pytest.approx(0.99))
+
+
 @pytest.mark.parametrize("rule", ONE_HEAD)
 def test_a_head_that_has_it_is_found(rule):
     changes = ONE_HEAD[rule]
@@ -104,6 +115,12 @@ def test_two_heads_alike_are_redundant_if_their_outputs_are_too():
     assert found(made(divergence=pair, difference=pair)) == [("redundant", "encoder", 0, (1, 2))]
     assert found(made(divergence=pair)) == []
     assert found(made(difference=pair)) == []
+    # Both must have gone far from what they are elsewhere (0.2 nats, and 1/2): the lesser way counts.
+    for values, departure in (((0.008, 0.001), 1 - 0.008 / 0.2), ((0.001, 0.009), 1 - 0.009 / 0.5)):
+        profile = made(divergence={(0, 1, 2): values[0]}, difference={(0, 1, 2): values[1]})
+        for reference in (None, made()):
+            (failure,) = diagnose(profile, reference).failures
+            assert failure.severity == pytest.approx(departure)
 
 
 def test_long_range_is_lost_when_all_heads_of_a_layer_are_short_sighted():
