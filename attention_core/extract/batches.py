@@ -12,8 +12,7 @@ from . import inputs
 from .inputs import Side
 from .models import LoadedModel
 from .session import Session, opened
-from .trace import _arguments as model_arguments
-from .trace import _errors_of as model_errors
+from .trace import model_arguments, model_errors
 
 # Texts are sorted by length within so many, so that those of one batch need little padding.
 _WINDOW = 256

@@ -292,12 +292,12 @@ def trace(
     fed = None
     editing = Editing(model, edits, means)
     recording = Recording(editing, exact)
-    with _errors_of(model):
+    with model_errors(model):
         if model.is_encoder_decoder:
             with opened(editing):
                 fed = _target(model, read, target, target_mask, generate, notices)
         with torch.no_grad(), opened(recording):
-            result = model.module(**_arguments(model, read, fed))
+            result = model.module(**model_arguments(model, read, fed))
     hidden = recording.records.pop((OUTPUT, 0), None)
     logits = getattr(result, "logits", None)
     kept, logits = _kept_logits(model, hidden, logits)
@@ -306,7 +306,7 @@ def trace(
 
 
 @contextmanager
-def _errors_of(model: LoadedModel) -> Iterator[None]:
+def model_errors(model: LoadedModel) -> Iterator[None]:
     """Says in one sentence that a model's own configuration or tables do not let it run.
 
     What a callback raises passes through: it is the caller's.
@@ -368,7 +368,8 @@ def _emptied(run: Trace) -> Iterator[Notice]:
             )
 
 
-def _arguments(model: LoadedModel, source: Side, target: Side | None) -> dict:
+def model_arguments(model: LoadedModel, source: Side, target: Side | None) -> dict:
+    """What a model is called with for one run without a cache."""
     arguments = {
         "input_ids": source.ids,
         "output_attentions": False,
