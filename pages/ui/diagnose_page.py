@@ -23,7 +23,7 @@ from pages.ui.explore_views import Table, show_numbers
 from pages.ui.layout import show_error
 from pages.ui.page_tools import not_understood, page_tools, say
 from pages.ui.text import _, error_text, verbatim
-from pages.ui.whatif_run import experiment
+from pages.ui.whatif_run import edited
 
 if TYPE_CHECKING:
     from attention_core.extract.models import LoadedModel
@@ -121,7 +121,8 @@ def _of_this_text(explored: Explored, said: list[str], export) -> None:
     if state["with_edits"] and state["edits"]:
         from attention_core.extract.interventions import edits_from_text
 
-        explored = experiment(explored, edits_from_text(state["edits"])).after
+        # A target that the model writes is written under the edits too.
+        explored = edited(explored, edits_from_text(state["edits"]))
         said += [error_text(notice) for notice in explored.trace.notices]
     say(said)
     table = {"reading": show_reading, "flow": show_flow}[state["diag_view"]](explored)

@@ -39,16 +39,25 @@ def experiment(before: Explored, edits: tuple) -> Experiment:
     Raises:
         AttentionError: edits of what this model does not have.
     """
-    from attention_core.extract.interventions import edits_to_text
-
     if not edits:
         return Experiment(before, before, ())
+    return Experiment(before, edited(before, edits, again=before.key.beams is not None), edits)
+
+
+def edited(before: Explored, edits: tuple, *, again: bool = False) -> Explored:
+    """The run with edits; ``again``: on the target that the unedited model wrote, instead of one written under the edits.
+
+    Raises:
+        AttentionError: edits of what this model does not have.
+    """
+    from attention_core.extract.interventions import edits_to_text
+
     _means_shown(before.key.model, edits)
-    key = replace(before.key, edits=edits_to_text(edits), again=before.key.beams is not None)
+    key = replace(before.key, edits=edits_to_text(edits), again=again)
     place = st.empty()
     run = cache.run(key, lambda *_done: place.progress(0, _("The edited model reads the text…")))
     place.empty()
-    return Experiment(before, Explored(key, run), edits)
+    return Explored(key, run)
 
 
 def _means_shown(key: cache.ModelKey, edits: tuple) -> None:

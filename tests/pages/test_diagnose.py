@@ -1,5 +1,7 @@
 """The Diagnose page through app.py: its numbers against the core's, a planted fault, its jobs, files, buttons and links."""
 
+import html
+import re
 import time
 
 import numpy as np
@@ -8,13 +10,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from attention_core import load_model
+from attention_core import load_model, trace
 from attention_core.analysis.diagnosis import RULES, diagnose
 from attention_core.analysis.head_metrics import BY_NAME
 from attention_core.analysis.profile import profile_of
 from attention_core.analysis.profile_sums import shipped_profile
 from attention_core.analysis.scaling import classical_scaling
-from attention_core.extract.interventions import SwitchOff, Window, edits_from_text, edits_to_text
+from attention_core.extract.interventions import Forbid, SwitchOff, Window, edits_from_text, edits_to_text
 from attention_core.extract.means import stories
 from tests.analysis.conftest import plant_dead
 from tests.extract.forms import byte_tokenizer, saved
@@ -234,3 +236,17 @@ def test_a_link_opens_the_same_view():
     query = {"diag_view": "atlas", "number": "sink", "t_dead_output_share": "0.2", "source": SHORT}
     page = DiagnosePage(query).fine()
     assert page.app.query_params == query and page["t_dead_output_share"] == 0.2
+
+
+def test_a_target_written_under_edits_is_read_against_its_source():
+    edits = (Forbid(kind="cross", after=4),)
+    page = DiagnosePage(
+        source=SHORT, mode="greedy", edits=edits_to_text(edits), with_edits=True, diag_view="reading"
+    ).fine()  # fmt: skip
+    written = [trace(recorded(SHORT).model, SHORT, generate=True, edits=each).generated_text[0] for each in ((), edits)]
+    assert written[0] != written[1]
+    shown = html.unescape(re.sub(r"<[^>]+>", " ", "".join(e.proto.body for e in page.app.get("html"))))
+    words = [set(re.findall(r"[A-Za-z]{4,}", text)) for text in (*written, SHORT)]
+    only = words[1] - words[0] - words[2]
+    # Long words may stand in pieces.
+    assert only and sum(word in shown for word in only) > len(only) / 2
