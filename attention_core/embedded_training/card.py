@@ -55,6 +55,11 @@ def _counts(figures: dict) -> str:
     return _table(["kind", "heads", "with a pattern above 0.8", "resting above 0.5"], rows)
 
 
+def _runs(last: dict) -> list[dict]:
+    """The runs that the weights went through, the first one first: each but that one began with the weights of the one before."""
+    return [*(_runs(last["before"]) if "before" in last else []), last]
+
+
 def write_card(folder: Path, notes: str = "") -> None:
     """Write folder/MODEL_CARD.md from folder/figures.json; notes: remarks on how this run went."""
     figures = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
@@ -66,12 +71,12 @@ def write_card(folder: Path, notes: str = "") -> None:
     # Unescaped, <mask> is swallowed as an HTML tag.
     infill = [[escape(p[key], quote=False) for key in ("text", "hidden", "answer")] for p in figures["infill"]]
     copies = [[p["text"], "exact" if p["exact"] else escape(p["answer"], quote=False)] for p in figures["copies"]]
-    run = figures["run"]
+    runs = _runs(figures["run"])
     card = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        steps=run["step"],
-        tokens=f"{run['tokens'] / 1e6:.1f}",
-        minutes=round(run["seconds"] / 60),
-        seed=run["seed"],
+        steps=sum(run["step"] for run in runs),
+        tokens=f"{sum(run['tokens'] for run in runs) / 1e6:.1f}",
+        minutes=round(sum(run["seconds"] for run in runs) / 60),
+        seed=", then ".join(str(run["seed"]) for run in runs),
         notes=notes.strip(),
         parameters=f"{figures['parameters'] / 1e6:.2f}",
         megabytes=f"{figures['bytes'] / 1e6:.1f}",

@@ -167,6 +167,13 @@ def test_evaluation_writes_its_figures(data, run, tmp_path, monkeypatch):
     text = (tmp_path / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "It was a tiny run." in text and "150 steps" in text and "$" not in text
     assert f"accuracy {figures['accuracy']['masked_accuracy']:.3f}" in text
+    # A run that went on from the weights of another one counts both.
+    figures["run"] = {"step": 7, "tokens": 4_000_000, "seconds": 120.0, "seed": 3, "before": {**state, "seconds": 60.0}}
+    (tmp_path / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
+    card.write_card(tmp_path)
+    assert "157 steps, 4.0 million target pieces, 3 minutes of wall time on one CPU core, seed 0, then 3" in (
+        tmp_path / "MODEL_CARD.md"
+    ).read_text(encoding="utf-8")
 
 
 def test_switching_a_head_off_removes_its_slice_and_nothing_else(data):
