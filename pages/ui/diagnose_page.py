@@ -84,7 +84,7 @@ def _over_texts(model: "LoadedModel", explored: Explored, said: list[str], expor
     job.show_progress(plan)
     latest = None if running is None else running.latest
     if latest is not None:
-        said += [error_text(AttentionError("{text}", text=text)) for text in latest.skipped[:4]]
+        said += [_("Skipped: {what}").format(what=verbatim(text)) for text in latest.skipped[:4]]
     said += [
         _("Line {line} of the file was skipped: {reason}.").format(line=n, reason=verbatim(why))
         for n, why in texts.broken[:4]
