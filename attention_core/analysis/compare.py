@@ -247,3 +247,25 @@ def _check_maps(first: Tensor, second: Tensor) -> None:
             first=tuple(first.shape),
             second=tuple(second.shape),
         )
+
+
+def largest_of_blocks(values: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """A map in which every cell holds the value of largest size, with its sign, of the block that it lies in.
+
+    Pooled by maximum, a difference would lose all that became less; so it is evened out before it is pooled.
+
+    Args:
+        values: (query_len, key_len); NaN counts as 0.
+        rows, columns: cells of a block, at least 1; blocks at the ends may be smaller.
+
+    Returns:
+        (query_len, key_len), constant within each block.
+    """
+    values = np.nan_to_num(values)
+    for axis, size in ((0, rows), (1, columns)):
+        starts = np.arange(0, values.shape[axis], size)
+        most = np.maximum.reduceat(values, starts, axis=axis)
+        least = np.minimum.reduceat(values, starts, axis=axis)
+        pooled = np.where(-least > most, least, most)
+        values = pooled.repeat(size, axis=axis).take(range(values.shape[axis]), axis=axis)
+    return values

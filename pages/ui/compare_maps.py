@@ -50,7 +50,7 @@ def side_by_side(sides: Sides, key: str, *, rows: bool = True) -> tuple[MapCompa
     shape = sides.first.shape[-2:]
     window = window_of(*shape)
     if not window.whole:
-        _show_wholes(sides, key, window)
+        _show_wholes(sides, compared, key, window)
     show_panels([_panels(sides, compared, window)], key, window, width=WIDE)
     difference = array(compared.difference[0, 0])
     if rows:
@@ -114,15 +114,22 @@ def _panels(sides: Sides, compared: MapComparison, window: Window) -> list[Panel
     return [*made, replace(difference, key="difference", caption=_("second − first"))]
 
 
-def _show_wholes(sides: Sides, key: str, window: Window) -> None:
-    """All of two long maps; a click moves the window."""
-    for column, name, weights, mask in zip(
-        st.columns(2), ("first", "second"), (sides.first, sides.second), (sides.first_mask, sides.second_mask)
+def _show_wholes(sides: Sides, compared: MapComparison, key: str, window: Window) -> None:
+    """All of two long maps and of their difference; a click moves the window."""
+    seen = (sides.first_mask, sides.second_mask, compared.visible)
+    maps = (sides.first, sides.second, compared.difference)
+    for place, name, title, values, mask in zip(
+        st.columns(3), ("first", "second", "difference"), (*sides.names, _("Difference")), maps, seen
     ):
-        visible = None if mask is None else mask.expand(weights.shape)[0, 0]
-        read = ReadMap(weights[0, 0], visible, list(sides.rows), list(sides.columns), [], [])
-        with column:
-            show_whole(read, f"{key}_whole_{name}", window, width=480)
+        visible = None if mask is None else mask.expand(values.shape)[0, 0]
+        read = ReadMap(values[0, 0], visible, list(sides.rows), list(sides.columns), [], [])
+        with place:
+            st.markdown(f"**{title}**")
+            if name == "difference":
+                top = float(values.abs().max())
+                show_whole(read, f"{key}_whole_{name}", window, width=310, top=top, signed=True)
+            else:
+                show_whole(read, f"{key}_whole_{name}", window, width=310)
 
 
 def _rows(sides: Sides, compared: MapComparison, window: Window, key: str) -> None:

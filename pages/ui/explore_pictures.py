@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from attention_core.analysis.compare import largest_of_blocks
 from attention_core.analysis.reading import ReadMap
 from attention_core.figures.alt import describe_grid
-from attention_core.figures.overview import clicked_place, overview_figure
+from attention_core.figures.overview import LARGEST, clicked_place, overview_figure
 from attention_core.figures.panels import Panel, clicked_cell, panels_figure
+from pages.ui.cells import number
 from pages.ui.explore_head import KEY_ROWS, SPAN, Window
 from pages.ui.layout import current_palette, narrow_screen, show_figure
 from pages.ui.stages import array
@@ -73,14 +75,24 @@ def show_panels(
     )
 
 
-def show_whole(read: ReadMap, key: str, window: Window, *, width: int, top: float = 1.0) -> None:
-    """All of a long map as a small picture; a click on it moves the window."""
+def show_whole(read: ReadMap, key: str, window: Window, *, width: int, top: float = 1.0, signed: bool = False) -> None:
+    """All of a long map as a small picture; a click on it moves the window.
+
+    Args:
+        read: the map.
+        key: of the figure.
+        window: framed.
+        width: px that the figure will about have.
+        top: value at the end of the colours.
+        signed: whether they run from -top, as for a difference; a pixel then keeps the value of largest size.
+    """
     values = array(read.weights)
+    shown = largest_of_blocks(values, *(-(-count // LARGEST) for count in values.shape)) if signed else values
     hidden = None if read.visible is None else ~read.visible.cpu().numpy()
     figure = overview_figure(
-        values,
+        shown,
         palette=current_palette(),
-        limits=(0.0, top or 1.0),
+        limits=(-(top or 1.0) if signed else 0.0, top or 1.0),
         hidden=hidden,
         window=(*window.rows, *window.columns),
         width=width,
@@ -94,10 +106,16 @@ def show_whole(read: ReadMap, key: str, window: Window, *, width: int, top: floa
             st.session_state["from_q"], st.session_state["from_k"] = (max(0, n - SPAN // 2) for n in place)
 
     rows, columns = values.shape
-    alt = _("The whole map of {rows} queries and {columns} keys, the largest weight of each block.").format(
-        rows=rows, columns=columns
-    )
-    show_figure(figure, key, alt, move, picture=st.session_state["picture"])
+    alt = _("The whole map of {rows} queries and {columns} keys, the largest weight of each block.")
+    if signed:
+        alt = _("The whole difference of {rows} queries and {columns} keys, the value of largest size of each block.")
+    show_figure(figure, key, alt.format(rows=rows, columns=columns), move, picture=st.session_state["picture"])
+    if signed:
+        st.caption(
+            _("The whole difference, {rows} × {columns}; a pixel is what is largest in its block, up or down, from −{top} to "
+              "{top}.").format(rows=f"{rows:,}", columns=f"{columns:,}", top=number(top, 3))
+        )  # fmt: skip
+        return
     st.caption(
         _("The whole map, {rows} × {columns}; a pixel is the largest weight of its block. Click to move the frame, whose exact "
           "numbers are shown.").format(rows=f"{rows:,}", columns=f"{columns:,}")

@@ -14,6 +14,7 @@ from attention_core.analysis.compare import (
     compare_maps,
     correlation,
     head_distances,
+    largest_of_blocks,
     match_heads,
     row_step,
 )
@@ -207,3 +208,14 @@ def test_aligned_maps_lose_no_weight():
     np.testing.assert_allclose(one[..., :3], first[..., [0, 2, 3], :][..., [1, 2, 4]])
     np.testing.assert_allclose(two[..., :3], second[..., [1, 2, 3], :][..., [0, 1, 2]])
     np.testing.assert_allclose(one[..., 3], first[..., [0, 2, 3], :][..., [0, 3]].sum(-1))
+
+
+def test_blocks_of_a_difference_keep_what_is_largest_up_or_down():
+    values = np.array([[0.1, -0.4, 0.2], [0.3, 0.0, np.nan], [-0.1, 0.05, -0.2]])
+    found = largest_of_blocks(values, 2, 2)
+    assert found.tolist() == [[-0.4, -0.4, 0.2], [-0.4, -0.4, 0.2], [-0.1, -0.1, -0.2]]
+    assert np.array_equal(largest_of_blocks(values, 1, 1), np.nan_to_num(values))
+    many = np.random.default_rng(0).normal(size=(11, 7))
+    for row, column in ((0, 0), (5, 3), (10, 6)):
+        block = many[row // 4 * 4 : row // 4 * 4 + 4, column // 3 * 3 : column // 3 * 3 + 3].ravel()
+        assert largest_of_blocks(many, 4, 3)[row, column] == block[np.abs(block).argmax()]

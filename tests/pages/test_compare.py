@@ -201,6 +201,9 @@ def test_long_texts_have_a_window():
     maps = page.panels("change")
     assert maps[0].shape == (32, 32)
     np.testing.assert_allclose(maps[0], weights(source)[:32, :32], atol=1e-6)
+    figures = [name for name in page.charts if "whole" in name]
+    assert figures == ["change_whole_first", "change_whole_second", "change_whole_difference"]
+    assert "a pixel is what is largest in its block, up or down" in page.words
     page.set(from_q=40, from_k=9)
     np.testing.assert_allclose(page.panels("change")[0], weights(source)[40:72, 9:41], atol=1e-6)
 
