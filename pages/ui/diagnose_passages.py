@@ -58,26 +58,30 @@ def show_findings(explored: Explored, reading: TargetReading, found: Sequence[Pa
     st.caption(
         _(
             "Weights say where attention went, not why the model wrote what it wrote (Jain and Wallace 2019). What would confirm a "
-            "finding: hide the passage from the decoder. If the target becomes no less likely, it did not draw on it."
+            "finding: hide the passage from the decoder. One that was skipped should cost the target nothing, one that was read "
+            "twice should cost both sayings."
         )
     )
     return marked
 
 
 def _blinding(explored: Explored, reading: TargetReading, found: Iterable[PassageFinding]) -> None:
-    """A button that opens What if with the marked passages of the source hidden from all cross-attention."""
+    """A button that opens What if with these passages of the source hidden from all cross-attention."""
     from attention_core.extract.interventions import Forbid, edits_from_text, edits_to_text
 
-    passages = [finding.source for finding in found if finding.source is not None]
+    # Passages that were skipped and those that were read twice are two questions: of all findings, the first is asked.
+    found = [finding for finding in found if finding.source is not None]
+    skipped = [finding for finding in found if finding.name == "omission"]
+    passages = [finding.source for finding in skipped or found]
     keys = sorted({reading.source_places[n] for passage in passages for n in range(passage.first, passage.end)})
     if not keys or "whatif" not in MENU:
         return
     pressed = st.button(
-        _("Hide it from the decoder") if len(passages) == 1 else _("Hide all of them from the decoder"),
+        _("Hide what was skipped from the decoder") if skipped else _("Hide what was read twice from the decoder"),
         key="read_blind",
         icon=":material/visibility_off:",
         help=_(
-            "Opens the What-if page, with the marked passages of the source hidden from every head of the cross-attention."
+            "Opens the What-if page, with these passages of the source hidden from every head of the cross-attention."
         ),
     )
     if pressed:

@@ -151,12 +151,15 @@ def _about(explored: Explored, reading: TargetReading) -> None:
     parts = [text.format(targets=targets, sources=sources)]
     if key.edits:
         parts.append(_("The model ran under the edits of the What-if page."))
-    if targets < 0.6 * sources:
-        parts.append(
+    if targets < 0.8 * sources:
+        text = (
             _(
                 "So short a target must leave out most of its source: what is skipped is then what it leaves out, not a fault."
             )
+            if targets < 0.5 * sources
+            else _("The shorter target must leave out a part of its source: what is skipped may be just that part.")
         )
+        parts.append(text)
     st.caption(" ".join(parts))
 
 

@@ -154,6 +154,8 @@ def test_a_hostile_text_is_shown_as_it_is():
     page = FlowPage(source=HOSTILE, flow_row=5)
     joined = "".join(e.proto.body for e in page.app.get("html"))
     assert "<b>" not in joined and "<i" not in joined and not page.errors
+    words = html.unescape(re.sub(r"<[^>]+>", "", joined.split("<p>Source</p>")[1].split("</div>")[0]))
+    assert re.sub(r"[\s·]", "", words) == f"<s>{HOSTILE}</s>".replace(" ", "")
     assert page.sentence.startswith(f"5 {recorded(HOSTILE).key_tokens('encoder')[5]} draws")
 
 

@@ -103,6 +103,21 @@ def test_a_skipped_half_is_named_marked_and_carried_to_what_if():
     assert page["if_view"] == "says" and "edits" in page.app.query_params
 
 
+def test_of_all_findings_the_skipped_passages_are_hidden_and_a_chosen_one_alone():
+    page, skipped = ReadingPage(target=f"{FIRST} {FIRST}"), "Hide what was skipped from the decoder"
+    labels = []
+    for number in (-1, 0, 1):
+        page.set(read_mark=number)
+        labels.append(page.app.button(key="read_blind").label)
+    assert labels == [skipped, "Hide what was read twice from the decoder", skipped]
+    reading = read(target=f"{FIRST} {FIRST}")
+    for number, found in ((0, find_repetitions(reading)), (-1, find_omissions(reading))):
+        page = ReadingPage(target=f"{FIRST} {FIRST}", read_mark=number)
+        page.app.button(key="read_blind").click().run()
+        keys = [n for f in found for n in reading.source_places[f.source.first : f.source.end]]
+        assert edits_from_text(page.fine()["edits"]) == (Forbid(kind="cross", keys=tuple(keys)),)
+
+
 def test_nothing_wrong_is_said_too():
     page = ReadingPage(target=None)
     assert "The target is the source itself" in page.captions
