@@ -263,7 +263,8 @@ def memory_that_holds_nan():
 
 @pytest.mark.usefixtures("memory_that_holds_nan")
 @pytest.mark.parametrize(
-    "change", [Change(), Change(weights="random"), Change(without_bias=("query", "out")), Change(preset="bart_simplified")]
+    "change",
+    [Change(), Change(weights="random"), Change(without_bias=("query", "out")), Change(preset="bart_simplified")],
 )
 def test_every_number_of_a_changed_layer_is_written(change):
     assert torch.empty(3).isnan().all()
