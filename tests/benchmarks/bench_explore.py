@@ -12,17 +12,12 @@ Embedded model, 32 tokens, cross-attention. The variants are browser pages of th
     all heads, text     the same with show_figure replaced
 
 Gates: each picture <= 5 x its text; the overview's JSON <= 1/10 of what one chart a head takes, for 24 heads of the embedded
-model and for 72 heads of a random model; a choice of head sends less than the overview alone. KB is what the server sends for
-one choice.
+model and for 72 heads of a random model. KB is what the server sends for one choice.
 """
 
-import argparse
-import shutil
 import sys
-from statistics import median
-from urllib.parse import urlencode
 
-import bench_build as driver
+import page_driver
 
 SOURCE = (
     "The old king gave his youngest son a golden ring, and the ring was lost in the sea, "
@@ -38,99 +33,10 @@ VARIANTS = {
 }
 GATES = [("one head", "one head, text", 5.0), ("all heads", "all heads, text", 5.0)]
 
-ARM = """() => {
-    const signature = plot => plot._fullData.map(t => t.type === 'image' ? t.source
-        : t.type === 'heatmap' ? [...t.z].map(row => [...row].reduce((a, v) => a + (v || 0), 0)).join() : '').join('|');
-    const painted = done => requestAnimationFrame(() => {
-        const channel = new MessageChannel();
-        channel.port1.onmessage = () => done(performance.now());
-        channel.port2.postMessage(0);
-    });
-    window.measured = new Promise(resolve => {
-        let start = null;
-        document.addEventListener('pointerdown', event => { start = event.timeStamp; }, {capture: true, once: true});
-        const finish = () => painted(end => resolve(end - start));
-        // The chosen head's picture is the last one of the page. Streamlit makes a new element for a chart with other data.
-        const drawn = () => {
-            const plot = [...document.querySelectorAll('.js-plotly-plot')].pop();
-            return plot && plot._fullData && plot.querySelector('.heatmaplayer image') ? signature(plot) : null;
-        };
-        const lines = () => [...document.querySelectorAll('[data-testid="stMain"] [data-testid="stText"]')]
-            .map(text => text.textContent).join();
-        const state = document.querySelector('.js-plotly-plot') ? drawn : lines;
-        const before = state();
-        const look = () => {
-            const now = start === null ? before : state();
-            if (now === null || now === before) requestAnimationFrame(look);
-            else finish();
-        };
-        look();
-    });
-}"""
-
-
-class Variant:
-    """A page in the browser, in which heads are chosen in turn."""
-
-    def __init__(self, browser, url: str, query: dict) -> None:
-        self.page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
-        self.page.set_default_timeout(180_000)
-        self.received = 0
-        self.page.on("websocket", lambda socket: socket.on("framereceived", self._count))
-        self.page.goto(f"{url}/explore?{urlencode(query)}", wait_until="commit")
-        self.page.wait_for_function(driver.READY)
-        self.head = 0
-        self.times: list[float] = []
-        self.sizes: list[int] = []
-
-    def _count(self, frame) -> None:
-        self.received += len(frame)
-
-    def step(self) -> None:
-        """One choice: the eight heads in turn."""
-        self.page.bring_to_front()
-        self.page.wait_for_function(driver.READY)
-        self.head = (self.head + 1) % 8
-        self.page.locator(".st-key-h [role=combobox], .st-key-h input").first.click()
-        option = self.page.get_by_role("option", name=f"Head {self.head}", exact=True)
-        option.wait_for()
-        self.page.evaluate(ARM)
-        before = self.received
-        option.click()
-        self.times.append(self.page.evaluate("() => window.measured"))
-        self.page.wait_for_function(driver.READY)
-        self.sizes.append(self.received - before)
-
-
-def measure(samples: int, warm_up: int) -> dict[str, Variant]:
-    """All variants in turn."""
-    from playwright.sync_api import sync_playwright
-
-    servers = {kind: driver.started(kind) for kind in {kind for kind, _ in VARIANTS.values()}}
-    try:
-        for _, url in servers.values():
-            driver.await_health(url)
-        with sync_playwright() as playwright:
-            found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-            browser = playwright.chromium.launch(executable_path=found, args=driver.ARGS)
-            variants = {name: Variant(browser, servers[kind][1], query) for name, (kind, query) in VARIANTS.items()}
-            for _ in range(warm_up + samples):
-                for variant in variants.values():
-                    variant.step()
-            for variant in variants.values():
-                variant.times, variant.sizes = variant.times[warm_up:], variant.sizes[warm_up:]
-            browser.close()
-    finally:
-        for server, _ in servers.values():
-            server.terminate()
-        for server, _ in servers.values():
-            server.wait(20)
-    return variants
-
 
 def payloads() -> dict[str, tuple[int, int]]:
     """What the overview sends, and what one chart a head would: bytes of JSON, by model."""
-    sys.path.insert(0, str(driver.ROOT))
+    sys.path.insert(0, str(page_driver.ROOT))
     import torch
     from transformers import BartConfig, BartForConditionalGeneration
 
@@ -166,29 +72,14 @@ def payloads() -> dict[str, tuple[int, int]]:
 
 def main() -> int:
     """Measures, prints, and returns how many gates are missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--warm-up", type=int, default=4)
-    chosen = parser.parse_args()
-    missed, overview = 0, 0
+    chosen, missed = page_driver.arguments(__doc__, samples=20, warm_up=4), 0
     for name, (whole, charts) in payloads().items():
-        overview = overview or whole
         missed += whole > charts / 10
         print(f"overview, {name}: {whole / 1024:.1f} KB against {charts / 1024:.1f} KB, 1/{charts / whole:.0f}")
-    variants = measure(chosen.samples, chosen.warm_up)
-    print(f"{'variant':18}{'p50 ms':>9}{'p10':>8}{'p90':>8}{'KB':>8}{'n':>5}")
-    for name, variant in variants.items():
-        times = sorted(variant.times)
-        tenth = len(times) // 10
-        print(
-            f"{name:18}{median(times):9.1f}{times[tenth]:8.1f}{times[-1 - tenth]:8.1f}"
-            f"{median(variant.sizes) / 1024:8.1f}{len(times):5}"
-        )
-    for name, other, most in GATES:
-        ratio = median(variants[name].times) / median(variants[other].times)
-        missed += ratio > most
-        print(f"{name} / {other}: {ratio:.2f} (at most {most:.2f}) {'missed' if ratio > most else 'ok'}")
-    return missed
+    pages = page_driver.measure(
+        "explore", VARIANTS, "pointerdown", page_driver.next_head("h"), chosen.samples, chosen.warm_up
+    )
+    return missed + page_driver.report(pages, GATES)
 
 
 if __name__ == "__main__":
