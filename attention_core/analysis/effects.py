@@ -22,7 +22,7 @@ class TokenEffects:
     """How likely each token of one text's target is, before and after.
 
     Attributes:
-        rows: the decoder rows that predict a real token, in order.
+        rows: the rows that predict a real token, in order.
         ids: (rows,), the token that each of them should predict.
         before, after: (rows,), ln p of that token, nats, at most 0.
         divergence: (rows,), KL(p_before || p_after) over the vocabulary, nats, from 0.
@@ -48,24 +48,32 @@ class TokenEffects:
         """Where in ``rows`` the token became less likely by most."""
         return int((self.after - self.before).argmin())
 
+    @property
+    def most_changed(self) -> int:
+        """Where in ``rows`` the likelihood changed most, up or down."""
+        return int((self.after - self.before).abs().argmax())
+
 
 def token_effects(before: Trace, after: Trace, text: int = 0) -> TokenEffects:
-    """How likely each token of the target is in two runs on the same tokens.
+    """How likely each token of the target is in two runs on the same tokens; of a decoder alone, each token of its own text.
 
     Args:
         before, after: runs of one model, fed the same source and target.
         text: which text of the batch.
 
     Raises:
-        AttentionError: other tokens on the two sides, a model without a target or a language head, or a target given as ids,
-            which do not say what the last row should predict.
+        AttentionError: other tokens on the two sides, an encoder alone, a model without a language head, or a target given as
+            ids, which do not say what the last row should predict.
     """
-    side = before.target
-    if side is None or before.labels is None:
+    if not predicts(before):
         raise AttentionError("a likelihood needs a target text: this run has none whose tokens are to be predicted")
     _check_same(before, after)
-    rows = side.real[text].nonzero()[:, 0].tolist()
-    ids = before.labels[text, rows]
+    if before.target is None:  # row t predicts token t + 1
+        real = before.source.real[text].nonzero()[:, 0].tolist()
+        rows, ids = real[:-1], before.source_ids[text, real[1:]]
+    else:
+        rows = before.target.real[text].nonzero()[:, 0].tolist()
+        ids = before.labels[text, rows]
     one, two = (_logs(run, text, rows) for run in (before, after))
     divergence = (one.exp() * (one - two)).sum(-1).clamp(min=0)
     return TokenEffects(
@@ -74,6 +82,13 @@ def token_effects(before: Trace, after: Trace, text: int = 0) -> TokenEffects:
         *(logs.gather(1, ids[:, None])[:, 0].cpu() for logs in (one, two)),
         divergence.cpu(),
     )
+
+
+def predicts(run: Trace) -> bool:
+    """Whether it is known what the rows of a run should predict: a target's tokens, or the next ones of a decoder alone."""
+    if run.target is None:
+        return run.kinds == ("decoder",) and run.source_ids.shape[1] > 1
+    return run.labels is not None
 
 
 def next_tokens(

@@ -44,14 +44,14 @@ class Sides:
     columns: Sequence[str]
 
 
-def side_by_side(sides: Sides, key: str, *, rows: bool = True) -> tuple[MapComparison, Table]:
+def side_by_side(sides: Sides, key: str, *, rows: bool = True, width: int = WIDE) -> tuple[MapComparison, Table]:
     """Draws both maps, their difference and, where ``rows`` are asked for, how far each row moved; gives the numbers."""
     compared = compare_maps(sides.first, sides.second, sides.first_mask, sides.second_mask)
     shape = sides.first.shape[-2:]
     window = window_of(*shape)
     if not window.whole:
         _show_wholes(sides, compared, key, window)
-    show_panels([_panels(sides, compared, window)], key, window, width=WIDE)
+    show_panels([_panels(sides, compared, window)], key, window, width=width)
     difference = array(compared.difference[0, 0])
     if rows:
         _rows(sides, compared, window, key)

@@ -1,13 +1,14 @@
 """Taking a diagnosis away: its table, the heads as csv, the sums as a profile, and the command that does the same."""
 
+import shlex
 import tempfile
 from pathlib import Path
 
 import streamlit as st
 
 from attention_core.analysis.profile_sums import Profile
+from pages.ui.diagnose_job import Plan
 from pages.ui.explore_export import table_button
-from pages.ui.explore_run import Explored
 from pages.ui.explore_views import Table
 from pages.ui.text import _
 
@@ -18,7 +19,7 @@ def show_export(table: Table) -> None:
     _picture()
 
 
-def show_profile_export(profile: Profile, table: Table, explored: Explored, texts_from: str) -> None:
+def show_profile_export(profile: Profile, table: Table, plan: Plan, texts_from: str) -> None:
     """What the Export button opens over texts."""
     table_button(table, f"diagnose_{table.name}", "diagnose_csv")
     st.download_button(
@@ -41,13 +42,19 @@ def show_profile_export(profile: Profile, table: Table, explored: Explored, text
     )
     _picture()
     st.markdown(_("**The same without a screen**, for many texts"))
-    name = explored.key.model.name
+    st.code(command(plan, texts_from), language="bash", wrap_lines=True)
+    st.caption(_("It reads every text of the file, where this page may have taken some of the stories."))
+
+
+def command(plan: Plan, texts_from: str) -> str:
+    """The command line that takes the same numbers."""
     file = "attention_core/embedded/stories.jsonl" if texts_from == "stories" else "texts.txt"
-    st.code(
-        f"python -m attention_core.analysis.profile {file} --model {name} --profile sums.json --out heads.csv",
-        language="bash",
-        wrap_lines=True,
-    )
+    words = ["python", "-m", "attention_core.analysis.profile", file, "--model", plan.model.name]
+    words += ["--profile", "sums.json", "--out", "heads.csv"]
+    words += ["--edits", plan.edits] if plan.edits else []
+    words += ["--gradients"] if plan.gradients else []
+    words += ["--ablation", str(plan.ablation)] if plan.ablation else []
+    return shlex.join(words)
 
 
 def _picture() -> None:

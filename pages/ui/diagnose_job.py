@@ -13,7 +13,7 @@ from attention_core.analysis.profile_sums import Profile, fingerprint, shipped_p
 from attention_core.errors import AttentionError
 from pages.ui import cache, jobs
 from pages.ui.explore_run import Explored
-from pages.ui.text import _
+from pages.ui.text import _, verbatim
 
 if TYPE_CHECKING:
     from attention_core.extract.models import LoadedModel
@@ -29,11 +29,13 @@ class Texts:
         sources: what the encoder reads.
         targets: what the decoder reads; None = each source itself, shifted right.
         broken: (line, reason) of what a file holds and could not be read.
+        name: of the file.
     """
 
     sources: tuple[str, ...]
     targets: tuple[str, ...] | None = None
     broken: tuple[tuple[int, str], ...] = ()
+    name: str = ""
 
     @property
     def digest(self) -> str:
@@ -130,12 +132,22 @@ def take_file(uploaded) -> None:
         lines, broken = read_texts(path)
     if not lines:
         raise AttentionError("the file holds no text: {reason}", reason=broken[0][1] if broken else _("it is empty"))
-    with_targets = lines[0].target is not None
+    with_targets = any(line.target is not None for line in lines)
     st.session_state[_FILE] = Texts(
         tuple(line.source for line in lines),
-        tuple(line.target or line.source for line in lines) if with_targets else None,
+        tuple(line.source if line.target is None else line.target for line in lines) if with_targets else None,
         tuple(broken),
+        uploaded.name,
     )
+
+
+def say_file() -> None:
+    """Which file's texts are in use: the upload itself is forgotten on another page, its texts are not."""
+    found = st.session_state.get(_FILE)
+    if found is not None:
+        st.caption(
+            _("In use: {name}, texts: {count}").format(name=verbatim(found.name), count=f"{len(found.sources):,}")
+        )
 
 
 def plan(explored: Explored, texts: Texts) -> Plan:
@@ -143,11 +155,19 @@ def plan(explored: Explored, texts: Texts) -> Plan:
     state, decodes = st.session_state, explored.trace.model.is_encoder_decoder
     return Plan(
         explored.key.model,
-        state["edits"] if state["with_edits"] else "",
+        _edits() if state["with_edits"] else "",
         texts.digest,
         bool(state["with_gradients"] and decodes),
         min(state["ablation_texts"], len(texts.sources)) if state["with_ablation"] and decodes else 0,
     )
+
+
+def _edits() -> str:
+    """The edits in the one form that tells them apart, however a link writes them."""
+    from attention_core.extract.interventions import edits_from_text, edits_to_text
+
+    written = st.session_state["edits"]
+    return edits_to_text(edits_from_text(written)) if written else ""
 
 
 def begin(made: Plan, texts: Texts, model: "LoadedModel") -> None:

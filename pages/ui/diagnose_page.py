@@ -103,7 +103,7 @@ def _over_texts(model: "LoadedModel", explored: Explored, said: list[str], expor
     if st.session_state["as_table"]:
         show_numbers(table)
     with export:
-        show_profile_export(profile, table, explored, st.session_state["texts_from"])
+        show_profile_export(profile, table, plan, st.session_state["texts_from"])
 
 
 def _view(profile: Profile, texts: Texts, model: "LoadedModel", plan: job.Plan) -> Table:
@@ -162,12 +162,13 @@ def _texts_control(model: "LoadedModel", explored: Explored) -> Texts:
         st.text_area(_("One text a line"), key="typed_texts", height=120)
     if state["texts_from"] == "file":
         uploaded = st.file_uploader(
-            _("A .txt with one text a line, or a .csv with the columns text and target"),
+            _("A .txt with one text a line, a .csv with the columns text and target, or a .jsonl with such objects"),
             type=["txt", "csv", "jsonl"],
             key="texts_file",
         )
         if uploaded is not None:
             job.take_file(uploaded)
+        job.say_file()
     _edits_toggle()
     return job.chosen_texts(explored)
 

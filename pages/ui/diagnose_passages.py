@@ -50,7 +50,7 @@ def show_findings(explored: Explored, reading: TargetReading, found: Sequence[Pa
         return []
     state["read_mark"] = min(state["read_mark"], len(found) - 1)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="read_row"):
-        names = {-1: _("All {count} findings").format(count=len(found))}
+        names = {-1: _("All findings ({count})").format(count=len(found))}
         names |= {n: f"{n + 1} {_kind(finding)}: {_short(_passage(finding), 60)}" for n, finding in enumerate(found)}
         st.selectbox(_("Marked in the texts"), list(names), format_func=names.get, key="read_mark", width=460)
         marked = list(range(len(found))) if state["read_mark"] < 0 else [state["read_mark"]]

@@ -87,6 +87,7 @@ def show_table_view(profile: Profile, texts: "Texts") -> Table:
         key="heads_table",
         column_config=config,
         hide_index=True,
+        placeholder="–",
         width="stretch",
         height=min(560, 38 + 35 * max(1, len(shown))),
         on_select=take,

@@ -26,15 +26,17 @@ def show_edits(run: "Trace", edits: tuple) -> None:
     if not edits:
         st.caption(_("Nothing yet: the model runs as it is."))
     for place, edit in enumerate(edits):
-        words, button = st.columns([8, 1], vertical_alignment="center")
-        words.markdown(edit_words(edit, run.query_tokens(edit.kind), run.key_tokens(edit.kind)))
-        button.button(
-            "",
+        there = edit.kind in run.kinds
+        labels = (run.query_tokens(edit.kind), run.key_tokens(edit.kind)) if there else ((), ())
+        st.button(
+            edit_words(edit, *labels),
             key=f"remove_{place}",
             on_click=remove,
             args=(place,),
             icon=":material/close:",
-            type="tertiary",
+            icon_position="right",
+            width="stretch",
+            wrap=True,
             help=_("Take this change back"),
         )
     if len(edits) > 1:

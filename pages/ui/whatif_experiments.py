@@ -45,7 +45,7 @@ def _begin(name: str) -> None:
 
 
 def settle(explored: Explored) -> None:
-    """Works out the edits of an experiment that was asked for by its name.
+    """Works out the edits of an experiment that was asked for by its name, anew for every text and model.
 
     Raises:
         AttentionError: no head of this model is of the kind that the experiment is about.
@@ -53,8 +53,10 @@ def settle(explored: Explored) -> None:
     from attention_core.extract.interventions import edits_to_text
 
     state = st.session_state
-    if state["experiment"] and not state["edits"]:
-        made = edits_of(state["experiment"], explored)
+    if not state["experiment"]:
+        return
+    made = edits_of(state["experiment"], explored)
+    if state["edits"] != edits_to_text(made):
         state["edits"] = edits_to_text(made)
         look_at(made[0])
 
@@ -120,7 +122,12 @@ def _shares_of(key: object, _explored: Explored) -> np.ndarray:
 
 def previous_heads(explored: Explored) -> dict[tuple[str, int], tuple[int, ...]]:
     """Heads of self-attention whose mean weight on the token before is above one half, by kind and layer."""
-    run, found = explored.trace, {}
+    return _previous_of(explored.key, _explored=explored)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _previous_of(key: object, _explored: Explored) -> dict[tuple[str, int], tuple[int, ...]]:
+    run, found = _explored.trace, {}
     for kind in ("encoder", "decoder"):
         for layer in range(run.num_layers(kind)) if kind in run.kinds else ():
             steps = run.steps(kind, layer, list(range(run.num_heads(kind))))

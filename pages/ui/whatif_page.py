@@ -16,10 +16,10 @@ from pages.ui.whatif_edits import show_edits
 from pages.ui.whatif_experiments import settle
 from pages.ui.whatif_export import show_export
 from pages.ui.whatif_run import Experiment, experiment
-from pages.ui.whatif_settings import SETTINGS, edits, remove_all
+from pages.ui.whatif_settings import SETTINGS, edits, readable_edits, remove_all
 from pages.ui.whatif_sweep import show_sweep
 from pages.ui.whatif_views import KEYS, show_cells, show_heads, show_says
-from pages.ui.whatif_words import watch_words
+from pages.ui.whatif_words import edit_words, watch_words, without_effect
 
 
 def show_page(page: str, ignored: list[str], places: Places) -> None:
@@ -42,11 +42,20 @@ def show_page(page: str, ignored: list[str], places: Places) -> None:
             show_error(error)
             st.button(_("Take all changes back"), key="take_back", on_click=remove_all, type="primary")
     with left:
-        show_edits(before.trace, () if made is None else made.edits)
+        # Those that do not fit this model can be taken back one by one.
+        show_edits(before.trace, readable_edits())
     if made is None:
         say(said)
         return
     said += [error_text(notice) for notice in made.after.trace.notices[len(before.trace.notices) :]]
+    for edit in made.edits:
+        labels = before.trace.query_tokens(edit.kind), before.trace.key_tokens(edit.kind)
+        if without_effect(edit, *map(len, labels)):
+            said.append(
+                _("{change}. This text has no such position, so nothing changes.").format(
+                    change=edit_words(edit, *labels)
+                )
+            )
     if model.report.missing:
         said.append(missing_sentence(model))
     with right:

@@ -44,8 +44,8 @@ SETTINGS: dict[str, Setting] = {key: compare_settings.SETTINGS[key] for key in c
         _numbers("on_keys"),
         flag("and_after"),
         _numbers("on_queries"),
-        whole("on_width", 8, 0, 512),
-        real("on_heat", 2.0, 0.05, 20.0),
+        whole("on_width", 8, 0, 64),
+        real("on_heat", 2.0, 0.1, 20.0),
         choice("on_rule", "d_model", ("d_model", "head_dim", "none", "own")),
         real("on_scale", 0.5, 1e-6, 1e6),
         whole("on_seed", 0, 0, 999_999),
@@ -67,6 +67,14 @@ def edits() -> tuple:
     return edits_from_text(written) if written else ()
 
 
+def readable_edits() -> tuple:
+    """The edits that are set; none where a link holds no list of edits (which the page says)."""
+    try:
+        return edits()
+    except AttentionError:
+        return ()
+
+
 def set_edits(made: tuple) -> None:
     """Sets the edits; what an experiment asked to watch is then no longer the matter."""
     from attention_core.extract.interventions import edits_to_text
@@ -77,7 +85,7 @@ def set_edits(made: tuple) -> None:
 
 def add(edit) -> None:
     """One more edit, and its head is the one looked at."""
-    set_edits((*edits(), edit))
+    set_edits((*readable_edits(), edit))
     look_at(edit)
 
 
@@ -94,7 +102,7 @@ def choose_head(kind: str, layer: int, head: int) -> None:
 
 def remove(place: int) -> None:
     """One edit fewer (a callback)."""
-    kept = list(edits())
+    kept = list(readable_edits())
     if place < len(kept):
         del kept[place]
     set_edits(tuple(kept))

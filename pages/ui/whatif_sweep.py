@@ -31,6 +31,14 @@ def swept(explored: Explored, way: str) -> dict[str, np.ndarray] | None:
 def show_sweep(explored: Explored) -> Table:
     """The button, the progress, and what has been found."""
     state, run = st.session_state, explored.trace
+    if not run.model.is_encoder_decoder:
+        st.info(
+            _(
+                "A sweep asks how likely the target still is, and this model has none: that needs a decoder beside an encoder."
+            ),
+            icon=":material/info:",
+        )
+        return Table("sweep", np.zeros((0, 1)), [], [_("nats a token")])
     count = sum(run.num_layers(kind) * run.num_heads(kind) for kind in run.kinds)
     ways = {"zero": _("by zeros"), "mean": _("by its mean")}
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="sweep_row"):

@@ -5,7 +5,7 @@ import html
 import numpy as np
 import streamlit as st
 
-from attention_core.analysis.effects import next_tokens, text_changes
+from attention_core.analysis.effects import next_tokens, predicts, text_changes
 from attention_core.figures.bars import bars_figure
 from attention_core.figures.series import clicked_token, series_figure
 from pages.ui import whatif_run
@@ -20,11 +20,13 @@ from pages.ui.layout import current_palette, show_figure
 from pages.ui.stages import array, panel
 from pages.ui.text import _, verbatim
 from pages.ui.whatif_run import Experiment
-from pages.ui.whatif_settings import choose_head, edits, set_edits
+from pages.ui.whatif_settings import choose_head, readable_edits, set_edits
 from pages.ui.whatif_words import likelihood_words, place_words
 
 KEYS = HeadKeys("if_kind", "if_layer", "if_head")
 _WIDE = 720
+# Nats; a map that is computed in another order moves by about 2e-8.
+_ROUNDING = 1e-6
 
 
 def show_says(made: Experiment) -> Table:
@@ -39,7 +41,7 @@ def show_says(made: Experiment) -> Table:
             icon=":material/info:",
         )
         return Table("likelihood", np.zeros((0, 2)), [], [])
-    return _likelihoods(made) if run.labels is not None else _predictions(made)
+    return _likelihoods(made) if predicts(run) else _predictions(made)
 
 
 def _likelihoods(made: Experiment) -> Table:
@@ -53,7 +55,8 @@ def _likelihoods(made: Experiment) -> Table:
                 loss=number(effects.loss_before, 3)
             )
         )
-    place = effects.worst if st.session_state["if_row"] < 0 else min(st.session_state["if_row"], len(labels) - 1)
+    most = effects.most_changed
+    place = most if st.session_state["if_row"] < 0 else min(st.session_state["if_row"], len(labels) - 1)
     series = {_("before"): effects.before.numpy(), _("after"): effects.after.numpy()}
     show_figure(
         series_figure(
@@ -78,9 +81,7 @@ def _likelihoods(made: Experiment) -> Table:
         _("The step that writes"),
         range(-1, len(labels)),
         format_func=lambda n: (
-            _("where the target lost most: {token}").format(token=labels[effects.worst])
-            if n < 0
-            else f"{n} {labels[n]}"
+            _("where most changed: {token}").format(token=labels[most]) if n < 0 else f"{n} {labels[n]}"
         ),
         key="if_row",
         help=_("A click into the figure chooses one too."),
@@ -100,12 +101,14 @@ def _choose_row() -> None:
         st.session_state["if_row"] = place
 
 
-def _next(made: Experiment, row: int, wanted: int, label: str) -> None:
-    """The likeliest tokens of one step, before and after."""
+def _next(made: Experiment, row: int, wanted: int, label: str, *, there: bool = False) -> None:
+    """The likeliest tokens of one step, before and after; ``there``: that token stands there, instead of being asked for."""
     found = next_tokens(made.before.trace, made.after.trace, row, also=(wanted,))
     names = _token_names(made.before.trace, [token for token, _before, _after in found])
     before, after = ([each[side] for each in found] for side in (1, 2))
-    st.markdown(_("**What may stand there**, by probability. Wanted: {token}").format(token=verbatim(label)))
+    text = _("**What may stand there**, by probability. There stands {token}.") if there else None
+    text = text or _("**What may stand there**, by probability. Wanted: {token}")
+    st.markdown(text.format(token=verbatim(label)))
     both = {"before": before, "pair": (_("before"), _("after"))} if made.edits else {}
     show_figure(
         bars_figure(
@@ -124,13 +127,13 @@ def _next(made: Experiment, row: int, wanted: int, label: str) -> None:
 
 
 def _predictions(made: Experiment) -> Table:
-    """Of a model without a target: what it would put at each place."""
+    """Of an encoder with a language head: what it would put at each place."""
     run, state = made.before.trace, st.session_state
     tokens = run.query_tokens(run.kinds[0])
     state["if_row"] = min(max(0, state["if_row"]), len(tokens) - 1)
     st.selectbox(_("What may stand at"), range(len(tokens)), format_func=lambda n: f"{n} {tokens[n]}", key="if_row")
     row = state["if_row"]
-    _next(made, row, int(run.source_ids[0, row]), tokens[row])
+    _next(made, row, int(run.source_ids[0, row]), tokens[row], there=True)
     return Table("likelihood", np.zeros((0, 2)), [], [])
 
 
@@ -184,7 +187,7 @@ def show_heads(made: Experiment) -> Table:
     else:
         st.caption(_("Nothing is changed, so before and after are one."))
     _selectors(run)
-    compared, table = side_by_side(sides, "whatif", rows=False)
+    compared, table = side_by_side(sides, "whatif", rows=False, width=_WIDE)
     numbers_table(compared, sides.names)
     return table
 
@@ -194,7 +197,7 @@ def _moved(made: Experiment) -> None:
     state = st.session_state
     moved = whatif_run.moved(made)
     # What rounding makes of an unchanged map is no change.
-    moved = {kind: np.where(values < 1e-9, 0.0, values) for kind, values in moved.items()}
+    moved = {kind: np.where(values < _ROUNDING, 0.0, values) for kind, values in moved.items()}
     ranked = sorted(
         (
             (float(value), kind, *place)
@@ -235,7 +238,9 @@ def show_cells(made: Experiment) -> Table:
     window = window_of(*weights.shape)
 
     def toggled(_key: str, row: int, column: int) -> None:
-        toggle(row, column)
+        hidden = shown.hidden is not None and bool(shown.hidden[row, column])
+        if not toggle(row, column, hidden):
+            st.toast(_("The model's mask or another change hides that cell: it cannot be given back here."))
 
     title = place_words(kind, layer, (head,))
     drawn = panel(
@@ -250,14 +255,15 @@ def show_cells(made: Experiment) -> Table:
     show_panels([[drawn]], "if_cells", window, width=_WIDE, chosen=toggled)
     st.caption(
         _(
-            "Click a cell: that query may no longer look at that key. Click it again to give it back. Grey cells are hidden."
+            "Click a cell: that query may no longer look at that key. Click it again to give it back. Cells that are grey for "
+            "another reason, the model's mask or a change on the left, stay so."
         )
     )
     return Table("weights", weights, shown.query_tokens, shown.key_tokens)
 
 
-def toggle(row: int, column: int) -> None:
-    """Hides a cell by an edit, or takes it out of the edit that hides it."""
+def toggle(row: int, column: int, hidden: bool = False) -> bool:
+    """Hides a cell by an edit, or takes it out of the edit that hides it; False where something else hides it already."""
     from attention_core.extract.interventions import Forbid
 
     state = st.session_state
@@ -267,14 +273,17 @@ def toggle(row: int, column: int) -> None:
         "heads": (state["if_head"],) if state["scope"] == "head" else None,
     }
     kept, keys = [], ()
-    for edit in edits():
+    for edit in readable_edits():
         same = isinstance(edit, Forbid) and edit.queries == (row,) and edit.after is None
         if same and all(getattr(edit, name) == value for name, value in place.items()):
             keys = edit.keys
         else:
             kept.append(edit)
+    if hidden and column not in keys:
+        return False
     keys = tuple(k for k in keys if k != column) if column in keys else (*keys, column)
     set_edits((*kept, *([Forbid(**place, keys=keys, queries=(row,))] if keys else [])))
+    return True
 
 
 def _selectors(run) -> None:

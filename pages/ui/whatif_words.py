@@ -1,6 +1,7 @@
 """Edits and their effects in words."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 from attention_core.analysis.effects import TokenEffects
 from pages.ui.cells import number
@@ -77,7 +78,7 @@ def edit_words(edit, query_labels: Sequence[str], key_labels: Sequence[str]) -> 
     elif what in ("Forbid", "Force"):
         done = _keys_words(edit, what, query_labels, key_labels)
     elif what == "Window":
-        done = _("sees {width} tokens on each side").format(width=edit.width)
+        done = _("sees a window only, on each side: {width}").format(width=edit.width)
     elif what == "Temperature":
         done = _("scores divided by {value}").format(value=number(edit.value))
     elif what == "Scale":
@@ -106,6 +107,15 @@ def _keys_words(edit, what: str, query_labels: Sequence[str], key_labels: Sequen
     return (_("{who} may look only at {keys}") if who else _("may look only at {keys}")).format(who=who, keys=keys)
 
 
+def without_effect(edit, query_count: int, key_count: int) -> bool:
+    """Whether it hides nothing of this text, which has no such positions."""
+    if type(edit).__name__ != "Forbid":
+        return False
+    keys = any(key < key_count for key in edit.keys) or (edit.after is not None and edit.after < key_count - 1)
+    queries = edit.queries is None or any(query < query_count for query in edit.queries)
+    return not (keys and queries)
+
+
 def _named(places: Sequence[int], labels: Sequence[str]) -> str:
     """Tokens by their labels; positions that this text does not have by their number."""
     shown = [verbatim(labels[place]) if place < len(labels) else f"#{place}" for place in places[:_MOST_NAMED]]
@@ -116,6 +126,8 @@ def _named(places: Sequence[int], labels: Sequence[str]) -> str:
 def likelihood_words(effects: TokenEffects, labels: Sequence[str]) -> str:
     """How much less (or more) likely the target became, and where most."""
     rise = effects.loss_after - effects.loss_before
+    if not isfinite(rise):
+        return _("**The likelihood can no longer be computed:** the changed scores overflow.")
     if float((effects.after - effects.before).abs().max()) < ROUNDING:
         return _("**The target is as likely as before**, to rounding: {loss} nats a token.").format(
             loss=number(effects.loss_before, 3)

@@ -88,6 +88,20 @@ def test_runs_on_other_tokens_are_refused(model, runs):
         token_effects(ids, ids)
 
 
+def test_a_decoder_alone_predicts_its_own_next_tokens():
+    model = load_model(forms.built(forms.BY_NAME["gpt2"]))
+    ids = [5, 9, 11, 7, 30]
+    runs = [trace(model, ids, edits=edits) for edits in ((), [Uniform(kind="decoder", layer=0)])]
+    found = token_effects(*runs)
+    with torch.no_grad():
+        loss = model.module(torch.tensor([ids]), labels=torch.tensor([ids])).loss
+    assert found.rows == (0, 1, 2, 3) and found.ids == (9, 11, 7, 30)
+    assert found.loss_before == pytest.approx(float(loss), abs=1e-5) != found.loss_after
+    encoder = trace(load_model(forms.built(forms.BY_NAME["bert"])), ids)
+    with pytest.raises(AttentionError, match="needs a target text"):
+        token_effects(encoder, encoder)
+
+
 def test_texts_that_differ_are_told_apart_word_by_word():
     assert text_changes("a b c d", "a x c d e") == [
         Part("same", "a"), Part("removed", "b"), Part("added", "x"), Part("same", "c d"), Part("added", "e"),

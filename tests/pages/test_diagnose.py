@@ -2,6 +2,7 @@
 
 import html
 import re
+import shlex
 import time
 
 import numpy as np
@@ -14,6 +15,7 @@ from attention_core import load_model, trace
 from attention_core.analysis.diagnosis import RULES, diagnose
 from attention_core.analysis.head_metrics import BY_NAME
 from attention_core.analysis.profile import profile_of
+from attention_core.analysis.profile_command import main
 from attention_core.analysis.profile_sums import shipped_profile
 from attention_core.analysis.scaling import classical_scaling
 from attention_core.extract.interventions import Forbid, SwitchOff, Window, edits_from_text, edits_to_text
@@ -250,3 +252,17 @@ def test_a_target_written_under_edits_is_read_against_its_source():
     only = words[1] - words[0] - words[2]
     # Long words may stand in pieces.
     assert only and sum(word in shown for word in only) > len(only) / 2
+
+
+def test_edits_of_a_link_count_however_they_are_written_and_stand_in_the_command():
+    edits = 'SwitchOff(kind="cross", layer=2, heads=(1,))'
+    page = DiagnosePage(
+        {"edits": f"[{edits}]", "with_edits": "1", "texts_from": "typed", "source": SHORT, "diag_view": "atlas"}
+    )
+    page.set(with_gradients=False, ablation_texts=1).examine()
+    assert not page.errors and page.charts
+    (code,) = (c.value for c in page.app.code if c.value.startswith("python -m"))
+    words = shlex.split(code)
+    assert edits_from_text(words[words.index("--edits") + 1]) == (SwitchOff(kind="cross", layer=2, heads=(1,)),)
+    assert words[words.index("--ablation") + 1] == "1" and "--gradients" not in words
+    assert main([w if w != "texts.txt" else "no such file.txt" for w in words[3:]]) != 0  # its options are known
