@@ -19,7 +19,7 @@ about 1e-6 (``FromScratch`` does that and nothing else). Where an edit hides all
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite, sqrt
+from math import sqrt
 from typing import ClassVar
 
 import torch
@@ -34,6 +34,12 @@ from .registry import KINDS, Call
 from .session import Session
 
 SELF_ATTENTION = ("encoder", "decoder")
+LARGEST = 2**31 - 1
+"""The largest position, layer, head, width or seed that an edit may name."""
+LOWEST_FACTOR, HIGHEST_FACTOR = 1e-6, 1e6
+"""Between these lie temperatures and scales, so that float32 scores stay finite."""
+_LOWEST_SCALE, _HIGHEST_SCALE = 1e-15, 1e15
+_LONGEST_SAID = 60
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class Edit:
         layer: from 0; None = every layer of the kind.
         heads: numbers of heads, from 0; None = every head.
 
+    Layers, heads, positions, widths and seeds are whole numbers from 0 to 2147483647.
+
     Raises:
         AttentionError: a kind for which this edit means nothing, or numbers that cannot be.
     """
@@ -75,10 +83,10 @@ class Edit:
     def __post_init__(self) -> None:
         if self.kind not in self.kinds:
             raise AttentionError(
-                "{edit} is defined for {kinds} attention, not for {kind!r}",
+                "{edit} is defined for {kinds} attention, not for {kind}",
                 edit=type(self).__name__,
                 kinds=" and ".join(self.kinds),
-                kind=self.kind,
+                kind=_said(self.kind),
             )
         if self.layer is not None:
             _check_positions("layer", (self.layer,))
@@ -182,14 +190,14 @@ class Temperature(Edit):
     A query that sees one key keeps it whatever the temperature.
 
     Attributes:
-        value: finite, above 0.
+        value: from 1e-6 to 1e6.
     """
 
     value: float = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_above_0("the temperature", self.value)
+        _check_factor("the temperature", self.value)
 
     def scale(self, scale, head_dim, where):
         return scale / self.value
@@ -201,7 +209,7 @@ class Scale(Edit):
 
     Attributes:
         rule: "d_model" = 1 / sqrt(d_model), "head_dim" = 1 / sqrt(head_dim) (which most models have: then nothing changes),
-            "none" = 1, or a finite number above 0.
+            "none" = 1, or a number from 1e-6 to 1e6.
     """
 
     rule: str | float = "d_model"
@@ -211,7 +219,7 @@ class Scale(Edit):
         if isinstance(self.rule, str):
             _check_choice("the rule of the scale", self.rule, ("d_model", "head_dim", "none"))
         else:
-            _check_above_0("the scale", self.rule)
+            _check_factor("the scale", self.rule)
 
     def scale(self, scale, head_dim, where):
         if isinstance(self.rule, str):
@@ -375,6 +383,17 @@ class EditedCall(Call):
             for place in places:
                 scales[place] = edit.scale(scales[place], query.shape[-1], where)
             mask[:, places] = edit.mask(mask[:, places], where)
+        for number, scale in zip(numbers, scales):
+            # One edit cannot; many temperatures of one head can.
+            if not _LOWEST_SCALE <= scale <= _HIGHEST_SCALE:
+                raise AttentionError(
+                    "the edits of head {head} multiply its dot products with {scale:g}: only {low:g} to {high:g} is "
+                    "possible, lest scores become infinite",
+                    head=number,
+                    scale=scale,
+                    low=_LOWEST_SCALE,
+                    high=_HIGHEST_SCALE,
+                )
         scale = scales[0]
         if len(set(scales)) > 1:
             scores = attention_scores(query, key, 1.0)
@@ -497,7 +516,16 @@ def edits_from_text(text: str) -> tuple[Edit, ...]:
         return tuple(_read(call) for call in ast.parse(text, mode="eval").body.elts)
     except AttentionError:
         raise
-    except (AttributeError, KeyError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        MemoryError,
+        OverflowError,
+        RecursionError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise AttentionError(
             "edits are written as a list such as [{example}], not as {text!r}",
             example=repr(SwitchOff(kind="cross", layer=0, heads=(1,))),
@@ -533,7 +561,9 @@ def _positions(name: str, given: object, some: bool = True) -> tuple[int, ...]:
     try:
         found = tuple(sorted(set(given)))
     except TypeError as error:
-        raise AttentionError("{name} must be a list of whole numbers, not {given!r}", name=name, given=given) from error
+        raise AttentionError(
+            "{name} must be a list of whole numbers, not {given}", name=name, given=_said(given)
+        ) from error
     if some and not found:
         raise AttentionError("{name} must name at least one number", name=name)
     _check_positions(name, found)
@@ -543,16 +573,40 @@ def _positions(name: str, given: object, some: bool = True) -> tuple[int, ...]:
 def _check_positions(name: str, found: tuple) -> None:
     for number in found:
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise AttentionError("{name} must be whole numbers from 0, not {given!r}", name=name, given=number)
+            raise AttentionError("{name} must be whole numbers from 0, not {given}", name=name, given=_said(number))
+        if number > LARGEST:
+            raise AttentionError(
+                "{name} must be whole numbers up to {largest}, not {given}",
+                name=name,
+                largest=LARGEST,
+                given=_said(number),
+            )
 
 
 def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
     if given not in known:
         raise AttentionError(
-            "{name} must be one of {known}, not {given!r}", name=name, known=", ".join(known), given=given
+            "{name} must be one of {known}, not {given}", name=name, known=", ".join(known), given=_said(given)
         )
 
 
-def _check_above_0(name: str, given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not (isfinite(given) and given > 0):
-        raise AttentionError("{name} must be a finite number above 0, not {given!r}", name=name, given=given)
+def _check_factor(name: str, given: object) -> None:
+    # Compared as it is: a whole number may be too large to be made a float.
+    number = not isinstance(given, bool) and isinstance(given, int | float)
+    if not (number and LOWEST_FACTOR <= given <= HIGHEST_FACTOR):
+        raise AttentionError(
+            "{name} must be a number from {low:g} to {high:g}, not {given}",
+            name=name,
+            low=LOWEST_FACTOR,
+            high=HIGHEST_FACTOR,
+            given=_said(given),
+        )
+
+
+def _said(given: object) -> str:
+    """A value as Python writes it, cut to what a sentence can hold."""
+    try:
+        said = repr(given)
+    except ValueError:  # Python writes whole numbers of up to 4300 digits
+        return "a number of thousands of digits"
+    return said if len(said) <= _LONGEST_SAID else f"{said[:_LONGEST_SAID]}…"

@@ -550,12 +550,25 @@ def test_what_is_no_list_of_edits_is_refused_and_never_run(text):
         (lambda: SwitchOff(kind="cross", layer=True), "layer must be"),
         (lambda: SwitchOff(kind="cross", heads=()), "heads must name at least one number"),
         (lambda: SwitchOff(kind="cross", heads=3), "heads must be a list of whole numbers, not 3"),
-        (lambda: Temperature(kind="cross", value=0), "the temperature must be a finite number above 0, not 0"),
+        (lambda: Temperature(kind="cross", value=0), "the temperature must be a number from 1e-06 to 1e+06, not 0"),
         (lambda: Scale(kind="cross", rule="head"), "the rule of the scale must be one of"),
-        (lambda: Scale(kind="cross", rule=float("inf")), "the scale must be a finite number above 0, not inf"),
+        (lambda: Scale(kind="cross", rule=float("inf")), "the scale must be a number from 1e-06 to 1e+06, not inf"),
         (lambda: Forbid(kind="cross"), "keys must name at least one number"),
         (lambda: Forbid(kind="cross", keys=(1,), queries=()), "queries must name at least one number"),
         (lambda: Window(kind="encoder", width=-1), "width must be whole numbers from 0, not -1"),
+        (lambda: Window(kind="encoder", width=10**25), "width must be whole numbers up to 2147483647, not 1000000"),
+        (lambda: Forbid(kind="cross", after=2**31), "after must be whole numbers up to 2147483647, not 2147483648"),
+        (lambda: Forbid(kind="cross", keys=(10**25,)), "keys must be whole numbers up to 2147483647"),
+        (lambda: Force(kind="cross", keys=(1,), queries=(10**25,)), "queries must be whole numbers up to 2147483647"),
+        (lambda: Untrained(kind="cross", seed=10**25), "seed must be whole numbers up to 2147483647"),
+        (lambda: SwitchOff(kind="cross", layer=10**25), "layer must be whole numbers up to 2147483647"),
+        (lambda: SwitchOff(kind="cross", heads=(10**9999,)), "2147483647, not a number of thousands of digits"),
+        (lambda: Temperature(kind="cross", value=10**400), "the temperature must be a number from 1e-06 to 1e"),
+        (lambda: Temperature(kind="cross", value=9e-7), "the temperature must be a number from 1e-06"),
+        (lambda: Temperature(kind="cross", value=float("nan")), "the temperature must be a number from 1e-06"),
+        (lambda: Scale(kind="cross", rule=1e308), "the scale must be a number from 1e-06"),
+        (lambda: Scale(kind="cross", rule=1.1e6), "the scale must be a number from 1e-06"),
+        (lambda: SwitchOff(kind="x" * 10**6), "not for 'xxxxxxxxxx"),
     ],
 )
 def test_an_edit_that_cannot_be_is_said(make, said):
@@ -584,3 +597,31 @@ def test_an_edit_leaves_the_model_as_it_was(model):
     trace(model, SOURCE, target=TARGET, edits=[SwitchOff(kind="encoder"), Scale(kind="cross")])
     assert torch.equal(trace(model, SOURCE, target=TARGET).logits(), plain)
     assert all(torch.equal(value, before[name]) for name, value in model.module.state_dict().items())
+
+
+@pytest.mark.parametrize("end", [1e-6, 1e6])
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_ends_of_temperature_and_scale_keep_every_number_finite(model, kind, end):
+    for edit in (Temperature(kind=kind, value=end), Scale(kind=kind, rule=end)):
+        assert edits_from_text(edits_to_text([edit])) == (edit,)
+        assert edited_logits(model, [edit]).isfinite().all()
+
+
+@pytest.mark.parametrize("value", [1e-6, 1e6])
+def test_temperatures_that_add_up_to_an_infinite_score_are_refused(model, value):
+    edits = [Temperature(kind="cross", heads=(1,), value=value)]
+    assert edited_logits(model, edits * 2).isfinite().all()
+    with pytest.raises(AttentionError, match="the edits of head 1 multiply its dot products with"):
+        edited_logits(model, edits * 60)
+
+
+@pytest.mark.parametrize(
+    "argument", ["width={}", "after={}", "keys=({},)", "value={}", "rule={}", "seed={}", "layer={}", "heads=({},)"]
+)
+@pytest.mark.parametrize("number", ["1" + "0" * 25, "1" + "0" * 400, "0x1" + "0" * 9000, "1e999", "-1e999", "1j"])
+def test_a_number_that_no_edit_can_hold_is_refused_in_one_short_sentence(argument, number):
+    name = argument.split("=")[0]
+    edit = {"width": "Window", "after": "Forbid", "keys": "Force", "value": "Temperature", "rule": "Scale"}
+    with pytest.raises(AttentionError) as error:
+        edits_from_text(f"[{edit.get(name, 'Untrained')}(kind='encoder', {argument.format(number)})]")
+    assert len(str(error.value)) < 250
