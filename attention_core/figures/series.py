@@ -79,10 +79,14 @@ def series_figure(
     title = f"{measure} ({unit})" if unit else measure
     notes = [{**_over("left", 0), "text": html.escape(title, quote=False), "font": {"size": 12, "color": palette.text}}]
     if len(drawn) > 1:
+        # On a narrow screen the key stands in a line of its own.
+        crowded = text_width(title, 12) + sum(text_width(name, 11) + 30 for name in drawn) > width - left
         notes.append({**key_line(colours, palette, ["○", "●"]), **_over("right", 1)})
+        if crowded:
+            notes[0]["yshift"] += 18
     layout = base_layout(palette, "series") | {
         "height": int(height),
-        "margin": {"l": left, "r": 12, "t": 30, "b": foot, "pad": 4},
+        "margin": {"l": left, "r": 12, "t": 48 if notes[0]["yshift"] > 6 else 30, "b": foot, "pad": 4},
         "annotations": notes,
         "shapes": [_line(place, palette) for place in marked if 0 <= place < len(labels)],
         "xaxis": {
