@@ -17,14 +17,14 @@ from .target_reading import TargetReading
 
 REPETITION = (
     "the target says “{passage}” more often than the source, and each time it reads the same source passage, “{source}”: the "
-    "two readings overlap by {overlap:.2f} (told from {threshold:.2f} on; {heads} heads)"
+    "two readings overlap by {overlap:.2f} (told from {threshold:.2f} on; heads that count: {heads})"
 )
 REPEATED_TEXT = (
     "the target says “{passage}” more often than the source, but these heads do not read one source passage for it: the two "
-    "readings overlap by {overlap:.2f} (a repetition is told from {threshold:.2f} on; {heads} heads find its words)"
+    "readings overlap by {overlap:.2f} (a repetition is told from {threshold:.2f} on; heads that find its words: {heads})"
 )
 OMISSION = (
-    "the target hardly looks at the source passage “{source}” ({tokens} tokens): each of its tokens gets {got:.3f} of the "
+    "the target hardly looks at the source passage “{source}” (tokens: {tokens}): each of its tokens gets {got:.3f} of the "
     "attention of one target token, where {expected:.3f} is the source's mean, at most 1 (told below {share:.2f} of that)"
 )
 LEAST_REPEATED, OVERLAP = 6, 0.3

@@ -25,7 +25,7 @@ from ..extract.models import LoadedModel, load_model
 from .importance import ablation_effects, gradient_importance
 from .profile import profile_texts
 from .profile_sums import Profile, new_profile, read_profile
-from .text_files import Line, read_texts
+from .text_files import Line, read_texts, sources_and_targets
 
 _SAVE_EVERY = 30.0  # seconds
 _MEANS_OF = 100
@@ -80,9 +80,6 @@ def _profile(chosen: argparse.Namespace) -> int:
         print(f"line {number} skipped: {reason}", file=sys.stderr)
     if not lines:
         raise AttentionError("{path} holds no text", path=str(chosen.texts))
-    with_target = {line.target is not None for line in lines}
-    if len(with_target) > 1:
-        raise AttentionError("either every text of {path} has a target, or none", path=str(chosen.texts))
     model, edits = load_model(chosen.model), edits_from_text(chosen.edits)
     said = edits_to_text(edits)
     digest = hashlib.sha256(repr(lines).encode()).hexdigest()[:16]
@@ -111,7 +108,7 @@ def _profile(chosen: argparse.Namespace) -> int:
         finished = _work(stages, profile, job, lines, chosen.profile, signals)
     if chosen.out is not None:
         write_table(profile, chosen.out)
-    counted = f"{profile.texts} texts, {profile.tokens} tokens"
+    counted = _counted(profile)
     print(f"{counted}: done" if finished else f"{counted}: stopped; the same command goes on", file=sys.stderr)
     return 0 if finished else 130
 
@@ -129,11 +126,12 @@ def _stages(
 ) -> Iterator[tuple[str, Iterator]]:
     """Each stage's name, and the generator that goes on with it. Texts are named by their places in the file."""
 
+    sources, targets = sources_and_targets(lines)
+
     def of(places: Sequence[int]) -> dict:
-        targets = [lines[place].target for place in places]
         return {
-            "texts": [lines[place].source for place in places],
-            "targets": None if targets[0] is None else targets,
+            "texts": [sources[place] for place in places],
+            "targets": None if targets is None else [targets[place] for place in places],
             "indices": places,
             "edits": edits,
             "means": means,
@@ -196,14 +194,19 @@ def _merge(chosen: argparse.Namespace) -> int:
         _write(chosen.profile, whole.to_json())
     if chosen.out is not None:
         write_table(whole, chosen.out)
-    print(f"{whole.texts} texts, {whole.tokens} tokens: merged", file=sys.stderr)
+    print(f"{_counted(whole)}: merged", file=sys.stderr)
     return 0
 
 
 def _saved(path: Path) -> tuple[Profile, Job | None]:
     profile = read_profile(path)
     job = json.loads(path.read_text(encoding="utf-8")).get("job")
-    return profile, None if job is None else Job(**job)
+    if job is None:
+        return profile, None
+    try:
+        return profile, Job(**job)
+    except TypeError as error:
+        raise AttentionError("{path} does not say how far its job is", path=str(path)) from error
 
 
 def _save(profile: Profile, job: Job, path: Path) -> None:
@@ -234,6 +237,11 @@ class _Signals:
         if self.stopped:
             raise KeyboardInterrupt
         self.stopped = True
+
+
+def _counted(profile: Profile) -> str:
+    numbers = ((profile.texts, "text"), (profile.tokens, "token"))
+    return ", ".join(f"{number} {name if number == 1 else name + 's'}" for number, name in numbers)
 
 
 def _time(seconds: float) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attention_core import AttentionError, load_model, trace
+from attention_core.analysis import passages
 from attention_core.analysis.passages import (
     _passage,
     find_omissions,
@@ -286,3 +287,8 @@ def test_errors_say_what_must_hold(model):
         read_target(trace(model, "Ran.", target="seven geese"))
     with pytest.raises(AttentionError, match="the target has no token but control tokens"):
         read_target(trace(model, "The fox ran.", target=[[2, 0]]), heads=[(0, 0)])
+
+
+def test_no_sentence_has_a_number_before_a_plural():
+    for template in (passages.REPETITION, passages.REPEATED_TEXT, passages.OMISSION):
+        assert not re.search(r"\{[a-z_]+\} [a-z]+s\b", template)

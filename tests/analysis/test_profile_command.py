@@ -12,7 +12,7 @@ from attention_core.analysis import profile_command
 from attention_core.analysis.profile import profile_of
 from attention_core.analysis.profile_command import main
 from attention_core.analysis.profile_sums import read_profile
-from attention_core.analysis.text_files import Line, read_texts
+from attention_core.analysis.text_files import UNCLOSED, Line, read_texts, sources_and_targets
 from attention_core.errors import AttentionError
 from tests.analysis.conftest import TEXTS
 from tests.analysis.test_profile import same
@@ -64,6 +64,73 @@ def test_jsonl_with_texts_and_with_paragraphs(tmp_path):
     lines, broken = read_texts(path)
     assert lines == [Line(1, "a", "b"), Line(2, "c"), Line(2, "d"), Line(9, "g")]
     assert broken == [(3, "no text"), (4, "no text"), (5, "no text"), (6, "no text"), (7, "not JSON")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "sources", "said"),
+    [
+        # To the end of the file; to the next quote; closed by a line of its own; in the last line.
+        ('a,b\nc,"d\ne,f\ng,h\n', "aeg", [(3, UNCLOSED)]),
+        ('a,b\nc,"d\ne,"f"\ng,h\n', "aeg", [(3, UNCLOSED)]),
+        ('a,b\nc,"d\n"e",f\ng,h\n', "aeg", [(3, UNCLOSED)]),
+        ('a,b\nc,d\ng,"', "ac", [(4, UNCLOSED)]),
+        ('a,b\nc,"d\ne,f\ng,"h\ni,j\n', "aei", [(3, UNCLOSED), (5, UNCLOSED)]),
+        ('a,b\nc,"d"e\ng,h\n', "ag", [(3, "not csv (',' expected after '\"')")]),
+    ],
+)
+def test_a_quote_that_is_not_closed_costs_its_own_line_alone(tmp_path, rows, sources, said):
+    path = tmp_path / "a.csv"
+    path.write_text(f"text,target\n{rows}")
+    lines, broken = read_texts(path)
+    assert ("".join(line.source for line in lines), broken) == (sources, said)
+
+
+def test_a_quote_that_is_never_closed_is_no_reason_to_wait(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('text\n"open\n' + "a row of ordinary words\n" * 50_000)
+    lines, broken = read_texts(path)
+    assert len(lines) == 50_000 and broken == [(2, UNCLOSED)]
+
+
+def test_blank_lines_before_the_header_of_a_csv(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("\n  \n,\ntext,target\na,b\n")
+    assert read_texts(path) == ([Line(5, "a", "b")], [])
+    path.write_text("\n\n")
+    assert read_texts(path) == ([], [])
+    for data, said in (
+        (b"\xfftext\na\n", "line 1, is not UTF-8"),
+        (b'\nid,"text\na\n', f"line 2, cannot be read: {UNCLOSED}"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(AttentionError, match=said):
+            read_texts(path)
+
+
+def test_jsonl_that_no_one_can_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        "\n".join(["[" * 100_000, '{"text": "\\ud800"}', '{"paragraphs": ["a", "\\udfff"]}', '{"text": "a"}'])
+    )
+    assert read_texts(path) == (
+        [Line(4, "a")],
+        [(1, "too deeply nested"), (2, "no text"), (3, "no text")],
+    )
+
+
+def test_a_missing_target_is_the_source():
+    assert sources_and_targets([]) == ([], None)
+    assert sources_and_targets([Line(1, "a"), Line(2, "b")]) == (["a", "b"], None)
+    assert sources_and_targets([Line(1, "a"), Line(2, "b", "c")]) == (["a", "b"], ["a", "c"])
+    assert sources_and_targets([Line(1, "a", "c"), Line(2, "b")]) == (["a", "b"], ["c", "b"])
+
+
+def test_targets_of_some_texts_reach_the_model(command, tmp_path, text_model):
+    path, sums = tmp_path / "a.jsonl", tmp_path / "sums.json"
+    path.write_text('{"text": "Hello cat"}\n{"text": "two cats", "target": "the cat"}\n')
+    assert command(path, "--profile", sums) == 0
+    expected = profile_of(text_model, ["Hello cat", "two cats"], targets=["Hello cat", "the cat"])
+    same(read_profile(sums), expected)
 
 
 def test_files_that_cannot_be_read(tmp_path):
