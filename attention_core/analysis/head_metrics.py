@@ -129,12 +129,14 @@ def output_share(maps: HeadMaps) -> Tensor:
     """Mean over rows of || sum_j w_ij f_h(x_j) ||, the length of what the head adds, over the sum of its layer's heads.
 
     f_h(x_j) = (x_j W_V,h + b_V,h) W_O,h; from 0 to 1, 1 / heads where all add as much. After Kobayashi et al. 2020, section 3.
+    Where no head of the layer adds anything, each has a share of 0: all of them are dead.
     """
     if maps.context is None or maps.length_factor is None:
         return maps.weights.new_full(maps.weights.shape[:2], torch.nan)
     lengths = (maps.context.to(maps.length_factor.dtype) @ maps.length_factor).norm(dim=-1)
     found = _mean(lengths, maps.layout.rows[:, None])
-    return _over(found, found.sum(-1, keepdim=True))
+    total = found.sum(-1, keepdim=True)
+    return torch.where(total == 0, 0.0, found / total)
 
 
 @dataclass(frozen=True)

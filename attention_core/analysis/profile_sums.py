@@ -11,8 +11,9 @@ import torch
 
 from ..errors import AttentionError
 from ..extract.models import LoadedModel
+from ..extract.registry import KINDS
 from .head_metrics import BY_NAME, COLUMNS
-from .sums import Corners, Moments, Pairs
+from .sums import CORNER, Corners, Moments, Pairs
 
 _FORMAT = 1
 
@@ -186,24 +187,42 @@ class Profile:
                     found=read["format"],
                     known=_FORMAT,
                 )
-            profile = cls(read["model"], read["edits"], texts=read["texts"], tokens=read["tokens"])
+            model = {name: str(read["model"][name]) for name in ("name", "architecture", "fingerprint")}
+            profile = cls(model, str(read["edits"]), texts=int(read["texts"]), tokens=int(read["tokens"]))
             for kind, part in read["kinds"].items():
-                layers, heads = part["shape"]
-                profile.shape_of(kind, layers, heads)
+                layers, heads = map(int, part["shape"])
+                profile.shape_of(_of_kinds(kind), layers, heads)
                 profile.moments[kind] = {
                     _known(name): Moments.from_lists(lists) for name, lists in part["moments"].items()
                 }
-                if "corners" in part:
+                for sums in profile.moments[kind].values():
+                    for name in Moments.__dataclass_fields__:
+                        _shaped(getattr(sums, name), layers, heads)
+                if "corners" in part or "pairs" in part:
                     count, total, squares = part["corners"]
                     rows, divergence, products = part["pairs"]
-                    profile.corners[kind] = Corners(count, np.array(total), np.array(squares))
+                    profile.corners[kind] = Corners(
+                        int(count), _shaped(total, layers, heads, CORNER, CORNER), _shaped(squares, layers, heads)
+                    )
+                    number = layers * heads
+                    divergence = _shaped(divergence, number * (number - 1) // 2)
+                    products = _shaped(products, layers, heads * (heads + 1) // 2)
                     profile.pairs[kind] = Pairs(
-                        rows,
-                        _symmetric(np.array(divergence), layers * heads, 1),
-                        np.stack([_symmetric(np.array(layer), heads, 0) for layer in products]),
+                        int(rows),
+                        _symmetric(divergence, number, 1),
+                        np.stack([_symmetric(layer, heads, 0) for layer in products]),
                     )
             return profile
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            MemoryError,
+            OverflowError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             if isinstance(error, AttentionError):
                 raise
             raise AttentionError("this is not a profile of a model's heads") from error
@@ -261,6 +280,20 @@ def _known(column: str) -> str:
             "there is no column {column!r}: there are {known}", column=column, known=", ".join(BY_NAME)
         )
     return column
+
+
+def _of_kinds(kind: str) -> str:
+    if kind not in KINDS:
+        raise AttentionError("there is no {kind} attention: there are {known}", kind=kind, known=", ".join(KINDS))
+    return kind
+
+
+def _shaped(values, *shape: int) -> np.ndarray:
+    """The numbers as an array of that shape; ValueError where they have another."""
+    array = np.asarray(values)
+    if array.shape != shape or array.dtype.kind not in "if":
+        raise ValueError
+    return array
 
 
 def _symmetric(half: np.ndarray, size: int, diagonal: int) -> np.ndarray:

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
-from attention_core.analysis.diagnosis import CALIBRATED_ON, RULES, Diagnosis, Finding
+from attention_core.analysis.diagnosis import (
+    CALIBRATED_ON,
+    RULES,
+    Diagnosis,
+    Finding,
+    ReferenceOf,
+    Untested,
+    number_label,
+)
 from attention_core.analysis.head_metrics import BY_NAME
 from pages.ui.cells import number, show_table
 from pages.ui.diagnose_settings import default_thresholds, threshold_key
 from pages.ui.explore_views import Table
 from pages.ui.head_controls import kind_names
 from pages.ui.state import carry
-from pages.ui.text import _
+from pages.ui.text import _, verbatim
 from pages.ui.whatif_words import place_words
 
 if TYPE_CHECKING:
@@ -45,8 +53,16 @@ def example_of(texts: "Texts", index: int | None) -> Example | None:
 
 
 def show_findings(diagnosis: Diagnosis, texts: "Texts", against: str) -> Table:
-    """Failures written out, observations in groups."""
+    """Failures written out, observations in groups; before them, what could not be tested.
+
+    Args:
+        diagnosis: what was found.
+        texts: what its examples are numbered in.
+        against: what failures are compared with, in the visitor's language.
+    """
     failures = diagnosis.failures
+    rules = {rule.name: rule for rule in RULES}
+    blind = [each for each in diagnosis.untested if rules[each.rule].failure]
     if failures:
         st.markdown(
             _("**{count} failures**, the severest first. Compared with {against}.").format(
@@ -54,13 +70,27 @@ def show_findings(diagnosis: Diagnosis, texts: "Texts", against: str) -> Table:
             )
         )
     else:
+        none = _("No rule that could be tested finds a failure.") if blind else _("No rule finds a failure.")
         st.success(
-            _("No rule finds a failure. Compared with {against}.").format(against=against),
+            none + " " + _("Compared with {against}.").format(against=against),
             icon=":material/check_circle:",
+        )
+    if blind:
+        st.warning(_("Not tested:") + "\n" + "".join(f"\n- {untested_words(each)}" for each in blind))
+    if diagnosis.reference is not None and not diagnosis.reference.same_model:
+        st.caption(_other_model(diagnosis.reference))
+    if diagnosis.unchanged:
+        places = "; ".join(
+            f"{_rule_names()[f.rule]}: {place_words(f.kind, f.layer, f.heads)}"
+            for f in diagnosis.unchanged[:_MOST_WRITTEN]
+        )
+        more = "; …" if len(diagnosis.unchanged) > _MOST_WRITTEN else ""
+        st.caption(
+            _("Below a threshold, but just so in the reference, so no failure: {places}.").format(places=places + more)
         )
     for place, finding in enumerate(failures[:_MOST_WRITTEN]):
         with st.container(border=True):
-            _failure(finding, texts, place)
+            _failure(finding, texts, place, referenced=diagnosis.reference is not None)
     if len(failures) > _MOST_WRITTEN:
         rest = failures[_MOST_WRITTEN:]
         rows = [(_rule_names()[f.rule], place_words(f.kind, f.layer, f.heads), number(f.severity, 2)) for f in rest]
@@ -68,6 +98,9 @@ def show_findings(diagnosis: Diagnosis, texts: "Texts", against: str) -> Table:
     st.markdown(_("**Observations.** Sound heads show these too; they are no failures."))
     if not diagnosis.observations:
         st.caption(_("None."))
+    others = [each for each in diagnosis.untested if not rules[each.rule].failure]
+    if others:
+        st.caption(_("Not tested:") + "\n" + "".join(f"\n- {untested_words(each)}" for each in others))
     for rule in RULES:
         found = [finding for finding in diagnosis.observations if finding.rule == rule.name]
         if found:
@@ -94,7 +127,25 @@ def sentence(finding: Finding) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def _failure(finding: Finding, texts: "Texts", place: int) -> None:
+def untested_words(untested: Untested) -> str:
+    """Where a rule could not be tested, and why, in the visitor's language."""
+    where = [kind_names()[untested.kind]]
+    if not untested.every:
+        layers: dict[int, list[int]] = {}
+        for layer, head in untested.heads:
+            layers.setdefault(layer, []).append(head)
+        where = [place_words(untested.kind, layer, heads) for layer, heads in layers.items()]
+    why = _(untested.template).format(**untested.values)
+    return f"{_rule_names()[untested.rule].capitalize()} ({'; '.join(where)}): {why}."
+
+
+def _other_model(reference: ReferenceOf) -> str:
+    return _("The reference is of another model than this one, {name}: its weights differ.").format(
+        name=verbatim(reference.name)
+    )
+
+
+def _failure(finding: Finding, texts: "Texts", place: int, *, referenced: bool) -> None:
     left, right = st.columns([5, 1], vertical_alignment="top")
     left.markdown(
         f"**{_rule_names()[finding.rule].capitalize()}:** {place_words(finding.kind, finding.layer, finding.heads)}"
@@ -103,6 +154,8 @@ def _failure(finding: Finding, texts: "Texts", place: int) -> None:
     st.markdown(sentence(finding))
     st.caption(_meaning(finding.meaning, finding.confirmation))
     _numbers(finding)
+    if finding.against == "neighbours" and referenced:
+        st.caption(_("The reference has not measured this, so the severity compares with the heads beside it."))
     with st.container(horizontal=True, gap="small", key=f"failure_{place}"):
         open_buttons(finding.kind, finding.layer, finding.heads, example_of(texts, finding.example), f"failure_{place}")
 
@@ -117,11 +170,12 @@ def _meaning(meaning: str, confirmation: str) -> str:
 def _numbers(finding: Finding) -> None:
     rows = []
     for each in finding.numbers:
-        label = _(BY_NAME[each.name].label) if each.name in BY_NAME else _(each.name)
+        label, unit = number_label(each.name)
         value = _("not measured") if each.value is None else number(each.value, 3)
         sign = "<" if each.below else ">"
-        rows.append((label, value, "" if each.threshold is None else f"{sign} {number(each.threshold, 3)}"))
-    show_table((_("number"), _("found"), _("told if")), rows)
+        limit = "" if each.threshold is None else f"{sign} {number(each.threshold, 3)}"
+        rows.append((_(label), value, limit, _(unit)))
+    show_table((_("number"), _("found"), _("told if"), _("unit")), rows)
 
 
 def _group(rule, found: Sequence[Finding], texts: "Texts") -> None:
@@ -129,7 +183,7 @@ def _group(rule, found: Sequence[Finding], texts: "Texts") -> None:
     with st.expander(title):
         st.caption(_meaning(rule.meaning, rule.confirmation))
         names = [each.name for each in found[0].numbers]
-        header = [_("head"), *(_(BY_NAME[name].label) if name in BY_NAME else _(name) for name in names)]
+        header = [_("head"), *(_(number_label(name)[0]) for name in names)]
         if rule.name == "positional":
             header = [_("head"), _("where"), _("weight")]
         rows = []
@@ -175,9 +229,16 @@ def _thresholds() -> None:
             st.markdown(f"**{_(rule.label).capitalize()}**")
             with st.container(horizontal=True, gap="small", key=f"limits_{rule.name}"):
                 for name in rule.thresholds:
-                    label = _(BY_NAME[name].label) if name in BY_NAME else _(name)
+                    label, unit = number_label(name)
                     st.number_input(
-                        label, 0.0, 100.0, key=threshold_key(rule.name, name), format="%.4g", step=None, width=170
+                        _(label),
+                        0.0,
+                        100.0,
+                        key=threshold_key(rule.name, name),
+                        format="%.4g",
+                        step=None,
+                        help=_(unit),
+                        width=170,
                     )
         st.button(_("Back to the calibrated ones"), key="limits_default", on_click=default_thresholds)
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from attention_core.analysis.diagnosis import RULES, diagnose
+from attention_core.analysis.diagnosis import RULES, diagnose, number_label
 from attention_core.analysis.head_metrics import BY_NAME
 from attention_core.analysis.importance import ablation_effects, gradient_importance
 from attention_core.analysis.profile import profile_of
 from attention_core.analysis.profile_sums import Profile, shipped_profile
 from attention_core.analysis.sums import Corners, Pairs
 from attention_core.errors import AttentionError
-from attention_core.extract.interventions import Forbid, SwitchOff, Window
+from attention_core.extract.interventions import Forbid, Force, SwitchOff, Window
 from attention_core.extract.means import stories
 from attention_core.extract.models import load_model
 from tests.analysis.conftest import plant_copy, plant_dead
@@ -145,12 +145,129 @@ def test_severity_is_the_departure_from_the_reference_weighed_by_what_was_lost()
     usual = made()
     (failure,) = diagnose(made(dead), usual).failures
     assert (failure.against, failure.severity) == ("reference", pytest.approx(1 - 0.01 * 3))
-    # A head that was as small in the sound model has not departed from it.
-    (failure,) = diagnose(made(dead), made(dead)).failures
-    assert failure.severity == pytest.approx(0, abs=1e-9)
+    # A head that was as small in the sound model has not departed from it: no failure, but told apart.
+    same = diagnose(made(dead), made(dead))
+    assert same.failures == () and [(f.rule, f.layer, f.heads, f.severity) for f in same.unchanged] == [
+        ("dead", 1, (2,), 0)
+    ]
     effects = made({("encoder", "loss_zero"): {(0, 0): 0.4}, ("cross", "loss_zero"): {(1, 2): 0.1}}, loss_zero=0.0)
     (failure,) = diagnose(made(dead), effects).failures
     assert failure.severity == pytest.approx((1 - 0.03) * (1 + 0.1 / 0.4) / 2)
+
+
+def test_a_sound_model_against_itself_fails_at_no_threshold():
+    strict = {
+        "dead": {"equal_share": 9},
+        "redundant": {"divergence": 9, "difference": 9},
+        "short_sighted": {"reach": 9},
+    }
+    found = diagnose(made(), made(), strict)
+    assert found.failures == () and len(found.unchanged) == 2 * (LAYERS * HEADS + LAYERS * HEADS + LAYERS)
+    # Without a reference, something that is told is told with a severity.
+    assert all(f.severity > 0 for f in diagnose(made(), None, strict).failures)
+    assert diagnose(made()).unchanged == ()
+
+
+def test_what_was_lost_counts_where_only_that_has_departed():
+    small = {("cross", "output_share"): {(1, 2): 0.01}}
+    was = made(small | {("cross", "importance"): {(1, 2): 0.5}}, importance=0.5)
+    now = made(small | {("cross", "importance"): {(1, 2): 0.0}}, importance=0.5)
+    (failure,) = diagnose(now, was).failures
+    assert (failure.rule, failure.severity) == ("dead", 1)
+    pair = {(0, 1, 2): 0.001}
+    (failure,) = diagnose(made(divergence=pair, difference=pair), made(divergence=pair)).failures
+    assert failure.severity == pytest.approx(1 - 0.001 / 0.5)
+
+
+def test_every_head_of_a_layer_that_adds_nothing_is_dead():
+    silent = made({("cross", "output_share"): {(1, head): 0.0 for head in range(HEADS)}})
+    effects = made({("encoder", "loss_zero"): {(0, 0): 0.4}}, loss_zero=0.0)
+    for reference in (None, made(), effects):
+        failures = diagnose(silent, reference).failures
+        assert [(f.rule, f.kind, f.layer, f.heads) for f in failures] == [
+            ("dead", "cross", 1, (h,)) for h in range(HEADS)
+        ]
+        assert all(f.severity == 1 for f in failures)
+
+
+def test_where_the_reference_measured_nothing_the_heads_beside_serve():
+    dead = {("cross", "output_share"): {(1, 2): 0.01}}
+    unknown = made({("cross", "output_share"): {(1, head): np.nan for head in range(HEADS)}})
+    (failure,) = diagnose(made(dead), unknown).failures
+    assert (failure.against, failure.severity) == ("neighbours", pytest.approx(1 - 0.03))
+
+
+def test_short_sighted_layers_without_a_sound_one_beside_them_are_no_less_told():
+    every = {("encoder", "reach"): {(layer, head): 0.05 for layer in range(LAYERS) for head in range(HEADS)}}
+    assert [f.severity for f in diagnose(made(every)).failures] == [pytest.approx(1 - 0.05 / 0.1)] * LAYERS
+
+
+def test_what_could_not_be_measured_is_said():
+    assert diagnose(made(), made()).untested == ()
+    short = made({("encoder", "reach"): {place: np.nan for place in np.ndindex(LAYERS, HEADS)}})
+    (told,) = diagnose(short).untested
+    assert (told.rule, told.kind, told.every) == ("short_sighted", "encoder", True)
+    assert str(told) == (
+        "short_sighted could not be tested on encoder attention (every head): no text has 45 tokens or more, or nothing but "
+        "resting places is seen"
+    )
+    blind = made({("cross", name): {(1, 2): np.nan} for name in ("entropy", "sink", "one_column")})
+    told = diagnose(blind).untested
+    assert [(u.rule, u.kind, u.heads, u.every) for u in told] == [
+        (rule, "cross", ((1, 2),), False) for rule in ("sink", "dispersed", "concentrated")
+    ]
+    assert "layer 1 head 2" in str(told[0]) and "the keys are hidden" in str(told[0])
+    one = made({("encoder", "reach"): {(1, head): np.nan for head in range(HEADS)}})
+    (told,) = diagnose(one).untested
+    assert told.heads == tuple((1, head) for head in range(HEADS)) and "all weight lies on resting places" in str(told)
+    unknown = made({("cross", "output_share"): {place: np.nan for place in np.ndindex(LAYERS, HEADS)}})
+    assert [(u.rule, u.kind) for u in diagnose(unknown).untested] == [("dead", "cross")]
+    unpaired = made()
+    del unpaired.pairs["cross"]
+    assert [(u.rule, u.kind) for u in diagnose(unpaired).untested] == [("redundant", "cross")]
+
+
+def test_every_rule_says_where_it_is_blind():
+    empty = Profile({"name": "made", "architecture": "none", "fingerprint": "0"})
+    empty.shape_of("cross", LAYERS, HEADS)
+    empty.shape_of("encoder", LAYERS, HEADS)
+    told = {(u.rule, u.kind) for u in diagnose(empty).untested if u.every}
+    assert told == {(r.name, k) for r in RULES for k in ("encoder", "cross")} - {("positional", "cross")}
+
+
+def test_a_reference_that_cannot_serve_is_refused():
+    edited, unpaired, empty = made(), made(), made()
+    edited.edits = "[SwitchOff(kind='cross')]"
+    del unpaired.pairs["cross"], unpaired.corners["cross"]
+    empty.moments = {kind: {} for kind in empty.kinds}
+    for reference, said in (
+        (edited, "this one was taken under the edits"),
+        (unpaired, "heads of cross attention are not compared with each other"),
+        (empty, "the reference holds no numbers of encoder attention"),
+        (Profile.from_json(empty.to_json()), "the reference holds no numbers"),
+    ):
+        with pytest.raises(AttentionError, match=said):
+            diagnose(made(), reference)
+
+
+def test_a_reference_of_another_model_is_said():
+    assert diagnose(made()).reference is None
+    assert diagnose(made(), made()).reference.same_model
+    other = made()
+    other.model = {"name": "base", "architecture": "none", "fingerprint": "1"}
+    of = diagnose(made(), other).reference
+    assert (of.name, of.fingerprint, of.same_model) == ("base", "1", False)
+
+
+def test_the_share_that_the_rule_reads_has_a_name_of_its_own():
+    (failure,) = diagnose(made({("cross", "output_share"): {(1, 2): 0.01}})).failures
+    names = {number.name for number in failure.numbers}
+    assert "equal_share" in names and not names & {"output_share"}
+    assert number_label("equal_share") == ("share of the output over an equal share", "times an equal share")
+    # No number or threshold of a rule goes by the label of a column that is another number.
+    for rule in RULES:
+        for name in rule.thresholds:
+            assert name in BY_NAME or number_label(name)[0] not in {column.label for column in BY_NAME.values()}
 
 
 def test_failures_come_with_the_severest_first():
@@ -210,6 +327,29 @@ def test_a_head_that_is_switched_off_is_dead(embedded, some_stories, sound):
     (failure,) = diagnose(off, sound).failures
     assert (failure.rule, failure.kind, failure.layer, failure.heads) == ("dead", "encoder", 1, (4,))
     assert failure.severity == 1
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        SwitchOff(kind="cross", layer=1),
+        SwitchOff(kind="encoder", layer=0),
+        Force(kind="cross", layer=2, keys=(500,)),
+        Force(kind="cross", keys=(500,)),
+    ],
+    ids=repr,
+)
+def test_a_layer_that_is_dead_as_a_whole_is_told_head_by_head(embedded, some_stories, sound, edit):
+    off = profile_of(embedded, some_stories, edits=[edit])
+    layers, heads = off.shapes[edit.kind]
+    dead = {(layer, head) for layer in range(layers) if edit.layer in (None, layer) for head in range(heads)}
+    for reference in (sound, shipped_profile(), None):
+        found = diagnose(off, reference)
+        told = [f for f in found.failures if f.rule == "dead" and f.kind == edit.kind]
+        assert {(f.layer, *f.heads) for f in told} == dead and all(f.severity == 1 for f in told)
+        if isinstance(edit, Force):
+            blind = {u.rule: set(u.heads) for u in found.untested if u.kind == "cross"}
+            assert blind["concentrated"] == blind["short_sighted"] == dead
 
 
 def test_three_planted_faults_are_the_first_three_failures(embedded, some_stories, sound, copied):

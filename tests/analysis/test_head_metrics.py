@@ -219,6 +219,10 @@ def test_output_share_by_hand_and_for_a_dead_head():
     )
     assert head_metrics.output_share(dead)[0].tolist() == [0.0, 1.0]
     assert head_metrics.output_share(maps(weights, layout())).isnan().all()
+    # A layer that adds nothing has dead heads only; what is not a number stays none.
+    for factor, expected in ((0.0, [0.0, 0.0]), (torch.nan, [torch.nan] * 2)):
+        silent = maps(weights, layout(), context=context * factor, length_factor=length_factors(out, 2))
+        assert head_metrics.output_share(silent)[0].tolist() == pytest.approx(expected, nan_ok=True)
 
 
 def test_length_factors_keep_the_length_of_what_a_head_adds():

@@ -1,6 +1,7 @@
 """Profiles: the numbers of many texts taken in flight, against the same numbers taken the long way; sums that merge and resume."""
 
 import copy
+import json
 from itertools import islice
 
 import numpy as np
@@ -190,6 +191,39 @@ def test_json_gives_back_the_same_numbers_bit_for_bit(text_model):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 99}'])
 def test_another_text_is_no_profile(text):
     with pytest.raises(AttentionError, match="profile"):
+        Profile.from_json(text)
+
+
+def _spoilt(change):
+    return lambda whole: change(whole, next(iter(whole["kinds"].values())))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _spoilt(lambda whole, part: part.pop("pairs")),
+        _spoilt(lambda whole, part: part.pop("corners")),
+        _spoilt(lambda whole, part: part["pairs"].__setitem__(1, [0.5])),
+        _spoilt(lambda whole, part: part["pairs"].__setitem__(1, "x")),
+        _spoilt(lambda whole, part: part["corners"].__setitem__(1, 0)),
+        _spoilt(lambda whole, part: part["corners"].__setitem__(0, 1e999)),
+        _spoilt(lambda whole, part: part["moments"]["entropy"].__setitem__("total", [[1.0]])),
+        _spoilt(lambda whole, part: part.__setitem__("shape", [10**9, 10**9])),
+        _spoilt(lambda whole, part: whole.__setitem__("model", "a")),
+        _spoilt(lambda whole, part: whole["model"].pop("fingerprint")),
+        _spoilt(lambda whole, part: whole["kinds"].__setitem__("sideways", part)),
+    ],
+)
+def test_a_profile_that_lacks_a_part_is_none(text_model, spoil):
+    whole = json.loads(profile_of(text_model, TEXTS[:3]).to_json())
+    spoil(whole)
+    with pytest.raises(AttentionError):
+        Profile.from_json(json.dumps(whole))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"format": ' + "[" * 100_000])
+def test_deeply_nested_json_is_no_profile(text):
+    with pytest.raises(AttentionError, match="this is not a profile"):
         Profile.from_json(text)
 
 

@@ -153,6 +153,39 @@ def test_a_dead_head_of_a_copied_model_is_the_first_failure(tmp_path):
     assert any(m.value.startswith("**Dead:**") for m in page.app.markdown)
 
 
+def test_a_layer_switched_off_as_a_whole_is_told_under_the_rules_own_number():
+    edits = edits_to_text([SwitchOff(kind="cross", layer=1)])
+    page = DiagnosePage(
+        edits=edits, with_edits=True, texts_from="typed", typed_texts="The king slept.", **QUICK
+    ).examine()
+    assert sum(m.value.startswith("**Dead:**") for m in page.app.markdown) == 8
+    first = next(table for table in page.tables if table[0] == ["number", "found", "told if", "unit"])
+    assert first[1] == ["share of the output over an equal share", "0", "< 0.1", "times an equal share"]
+    assert page.app.number_input(key="t_dead_equal_share").label == first[1][0]
+    # So short a text says nothing about long range.
+    assert any("Not tested" in w and "Lost long range" in w and "45 tokens" in w for w in page.warnings)
+
+
+def test_what_could_not_be_tested_stands_beside_the_success():
+    page = DiagnosePage(texts_from="typed", typed_texts="The king slept.", **QUICK).examine()
+    (said,) = [s.value for s in page.app.success]
+    assert "No rule that could be tested finds a failure" in said
+    (told,) = [w for w in page.warnings if "Not tested" in w]
+    assert told.count("Lost long range") == 3 and "Cross-attention" in told
+
+
+def test_a_reference_of_another_model_and_what_is_the_same_in_it_are_said(tmp_path):
+    model = load_model("embedded")
+    with torch.no_grad():
+        next(model.module.parameters()).add_(1e-6)
+    folder = saved(model.module, tmp_path / "tuned", model.source_reader.tokenizer)
+    page = DiagnosePage(model="folder", name=str(folder), story_count=4, **QUICK).examine()
+    assert "The reference is of another model" in page.captions
+    same = DiagnosePage(t_dead_equal_share=50.0).fine()
+    assert "No rule finds a failure" in same.app.success[0].value
+    assert "just so in the reference" in same.captions and "another model" not in same.captions
+
+
 def test_heads_made_short_sighted_by_the_edits_of_what_if_are_found():
     edits = edits_to_text([Window(kind="encoder", layer=1, width=1)])
     page = DiagnosePage(edits=edits, with_edits=True, story_count=24, **QUICK).examine()
@@ -235,9 +268,9 @@ def test_a_hostile_text_does_no_harm():
 
 
 def test_a_link_opens_the_same_view():
-    query = {"diag_view": "atlas", "number": "sink", "t_dead_output_share": "0.2", "source": SHORT}
+    query = {"diag_view": "atlas", "number": "sink", "t_dead_equal_share": "0.2", "source": SHORT}
     page = DiagnosePage(query).fine()
-    assert page.app.query_params == query and page["t_dead_output_share"] == 0.2
+    assert page.app.query_params == query and page["t_dead_equal_share"] == 0.2
 
 
 def test_a_target_written_under_edits_is_read_against_its_source():
