@@ -123,7 +123,7 @@ def take_file(uploaded) -> None:
     Raises:
         AttentionError: a file that holds no texts.
     """
-    from attention_core.analysis.text_files import read_texts
+    from attention_core.analysis.text_files import read_texts, sources_and_targets
 
     with tempfile.TemporaryDirectory() as folder:
         # Its own name would be a path of the person's making.
@@ -132,13 +132,9 @@ def take_file(uploaded) -> None:
         lines, broken = read_texts(path)
     if not lines:
         raise AttentionError("the file holds no text: {reason}", reason=broken[0][1] if broken else _("it is empty"))
-    with_targets = any(line.target is not None for line in lines)
-    st.session_state[_FILE] = Texts(
-        tuple(line.source for line in lines),
-        tuple(line.source if line.target is None else line.target for line in lines) if with_targets else None,
-        tuple(broken),
-        uploaded.name,
-    )
+    sources, targets = sources_and_targets(lines)
+    found = Texts(tuple(sources), None if targets is None else tuple(targets), tuple(broken), uploaded.name)
+    st.session_state[_FILE] = found
 
 
 def say_file() -> None:
