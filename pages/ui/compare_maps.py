@@ -44,14 +44,20 @@ class Sides:
     columns: Sequence[str]
 
 
-def side_by_side(sides: Sides, key: str, *, rows: bool = True, width: int = WIDE) -> tuple[MapComparison, Table]:
-    """Draws both maps, their difference and, where ``rows`` are asked for, how far each row moved; gives the numbers."""
+def side_by_side(
+    sides: Sides, key: str, *, rows: bool = True, width: int = WIDE, stacked: bool = False
+) -> tuple[MapComparison, Table]:
+    """Draws both maps, their difference and, where ``rows`` are asked for, how far each row moved; gives the numbers.
+
+    ``stacked``: the difference stands below the two, where there is no room for three.
+    """
     compared = compare_maps(sides.first, sides.second, sides.first_mask, sides.second_mask)
     shape = sides.first.shape[-2:]
     window = window_of(*shape)
     if not window.whole:
         _show_wholes(sides, compared, key, window)
-    show_panels([_panels(sides, compared, window)], key, window, width=width)
+    panels = _panels(sides, compared, window)
+    show_panels([panels[:2], [panels[2], None]] if stacked else [panels], key, window, width=width)
     difference = array(compared.difference[0, 0])
     if rows:
         _rows(sides, compared, window, key)

@@ -65,7 +65,7 @@ def show_findings(diagnosis: Diagnosis, texts: "Texts", against: str) -> Table:
     blind = [each for each in diagnosis.untested if rules[each.rule].failure]
     if failures:
         st.markdown(
-            _("**{count} failures**, the severest first. Compared with {against}.").format(
+            _("**Failures: {count}**, the severest first. Compared with {against}.").format(
                 count=len(failures), against=against
             )
         )
@@ -213,8 +213,7 @@ def open_buttons(kind: str, layer: int, heads: Sequence[int], example: Example |
 
         edit = SwitchOff(kind=kind, layer=layer, heads=tuple(heads))
         place = {"if_kind": kind, "if_layer": layer, "if_head": head, "if_view": "says", "experiment": ""}
-        text.pop("show", None)
-        carry({"edits": edits_to_text([edit]), **place, **text})
+        carry({"edits": edits_to_text([edit]), **place})
         st.switch_page("pages/whatif.py")
 
 

@@ -84,7 +84,12 @@ def _over_texts(model: "LoadedModel", explored: Explored, said: list[str], expor
     job.show_progress(plan)
     latest = None if running is None else running.latest
     if latest is not None:
-        said += [_("Skipped: {what}").format(what=verbatim(text)) for text in latest.skipped[:4]]
+        if latest.skipped:
+            said.append(
+                _("Left out: {count} of {total} texts. The first: {what}").format(
+                    count=len(latest.skipped), total=len(texts.sources), what=verbatim(latest.skipped[0])
+                )
+            )
     said += [
         _("Line {line} of the file was skipped: {reason}.").format(line=n, reason=verbatim(why))
         for n, why in texts.broken[:4]
@@ -193,6 +198,8 @@ def _profile(model: "LoadedModel", plan: job.Plan, texts: Texts) -> tuple[Profil
 def _examine_button(model: "LoadedModel", plan: job.Plan, texts: Texts, profile: Profile | None, of: str) -> None:
     running = job.job_of(plan)
     if running is not None and running.running:
+        if of == "job":
+            st.caption(_("Shown: what has been read so far."))
         return
     finished = running is not None and not running.stopped and running.error is None
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="examine_row"):

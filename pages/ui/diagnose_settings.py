@@ -46,7 +46,7 @@ SETTINGS: dict[str, Setting] = {key: compare_settings.SETTINGS[key] for key in c
         whole("story_count", 40, 1, MOST_STORIES),
         flag("with_gradients", True),
         flag("with_ablation", True),
-        whole("ablation_texts", 4, 1, 64),
+        whole("ablation_texts", 2, 1, 64),
         choice("against", "shipped", REFERENCES),
         choice("number", "output_share", NAMES),
         flag("spreads"),

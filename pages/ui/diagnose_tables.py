@@ -68,6 +68,9 @@ def show_table_view(profile: Profile, texts: "Texts") -> Table:
         )
         if (least, most) != (low, high):
             table = table[(table[chosen] >= least) & (table[chosen] <= most)]
+    # The number that the table goes by stands first.
+    ahead = ["kind", "layer", "head", chosen]
+    table = table[[*ahead, *(name for name in table.columns if name not in ahead)]]
     table = table.sort_values(chosen, ascending=False, na_position="last", kind="stable").reset_index(drop=True)
     shown = table.assign(kind=table["kind"].map(kinds))
     config = {"kind": _("attention"), "layer": _("layer"), "head": _("head")}

@@ -147,8 +147,9 @@ def open_settings(page: str, settings: Mapping[str, Setting]) -> list[str]:
         # On another page Streamlit keeps of a widget what its key held before the widget was first drawn, or nothing.
         if arrived and not linked and key in latest:
             st.session_state[key] = _copied(latest[key])
-        # Under another choice it forgets a widget that was not drawn.
-        elif key not in st.session_state:
+        # Under another choice it forgets a widget that was not drawn. And of a box whose names have changed with the text
+        # (4 · king) the browser sends the old name, which Streamlit then takes for the value.
+        elif key not in st.session_state or not _fits(setting, st.session_state[key]):
             st.session_state[key] = saved["values"].get(key, setting.default)
     # Now and not only at the end: a run that is broken off, because the person leaves, must lose nothing of a link.
     latest.update({key: _copied(st.session_state[key]) for key in settings})
@@ -234,6 +235,23 @@ def _query(values: Mapping[str, object], settings: Mapping[str, Setting]) -> dic
             if len(written) <= MOST_URL_CHARACTERS and len(quote_plus(written, errors="replace")) <= _MOST_ENCODED:
                 query[key] = written
     return query
+
+
+def _fits(setting: Setting, value: object) -> bool:
+    """Whether a value is of the sort that the setting has, and not a widget's name for one."""
+    default = setting.default
+    if default is None or value is None:
+        return True
+    if isinstance(default, bool | str):
+        return isinstance(value, type(default))
+    if isinstance(default, int | float):
+        return isinstance(value, int | float)
+    if isinstance(default, list):
+        try:
+            return isinstance(value, list) and len(setting.read(setting.write(value))) == len(value)
+        except (TypeError, ValueError):
+            return False
+    return True
 
 
 def _saved(page: str) -> dict:

@@ -64,7 +64,8 @@ def _form(run: "Trace") -> None:
     kind = state["on_kind"]
     layers, heads = run.num_layers(kind), run.num_heads(kind)
     state["on_layer"] = min(state["on_layer"], layers - 1)
-    state["on_heads"] = [head for head in state["on_heads"] if head < heads]
+    # Never from some heads to none, which means all.
+    state["on_heads"] = [head for head in state["on_heads"] if head < heads] or [0] * bool(state["on_heads"])
     layer = _("Layer {number}")
     st.selectbox(
         _("Layer"),

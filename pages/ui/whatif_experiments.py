@@ -17,10 +17,10 @@ _PREVIOUS = 0.5
 def experiment_names() -> dict[str, str]:
     """What can be started from."""
     return {
-        "strongest": _("Remove the strongest cross-attention head"),
-        "blind": _("Blind the decoder to half of the source"),
-        "scale": _("Scale by √d_model everywhere"),
         "previous": _("Remove all previous-token heads"),
+        "blind": _("Blind the decoder to half of the source"),
+        "strongest": _("Remove the strongest cross-attention head"),
+        "scale": _("Scale by √d_model everywhere"),
     }
 
 

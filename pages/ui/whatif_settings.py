@@ -17,13 +17,13 @@ SCOPES = ("head", "layer", "kind")
 WAYS = ("zero", "mean")
 
 
-def _numbers(key: str) -> Setting:
+def _numbers(key: str, *default: int) -> Setting:
     """Any whole numbers, in order."""
 
     def read(written: str) -> list[int]:
         return [int(number) for number in written.split(".")][:256] if written else []
 
-    return Setting(key, [], read, lambda numbers: ".".join(map(str, numbers)))
+    return Setting(key, list(default), read, lambda numbers: ".".join(map(str, numbers)))
 
 
 SETTINGS: dict[str, Setting] = {key: compare_settings.SETTINGS[key] for key in compare_settings.SHARED} | {
@@ -39,7 +39,7 @@ SETTINGS: dict[str, Setting] = {key: compare_settings.SETTINGS[key] for key in c
         choice("what", "SwitchOff", WHAT),
         choice("on_kind", "cross", KINDS),
         whole("on_layer", 2, -1, 999),
-        _numbers("on_heads"),
+        _numbers("on_heads", 4),
         choice("off_by", "zero", WAYS),
         _numbers("on_keys"),
         flag("and_after"),
@@ -84,8 +84,8 @@ def set_edits(made: tuple) -> None:
 
 
 def add(edit) -> None:
-    """One more edit, and its head is the one looked at."""
-    set_edits((*readable_edits(), edit))
+    """One more edit, and its head is the one looked at. The same one twice would be one."""
+    set_edits((*(each for each in readable_edits() if each != edit), edit))
     look_at(edit)
 
 

@@ -86,13 +86,6 @@ def _results(explored: Explored, losses: dict[str, np.ndarray], way: str, job: j
         text = _("So far:") + " " + text
     idle = int((np.abs(values) < 0.01).sum())
     st.markdown(text.format(name=labels[0], value=number(values[0], 3), idle=idle, count=len(values)))
-    st.button(
-        _("Switch this head off"),
-        key="sweep_take",
-        on_click=_take,
-        args=(kind, layer, head, way),
-        icon=":material/add:",
-    )
     state = st.session_state
     show_atlas(
         losses,
@@ -103,6 +96,11 @@ def _results(explored: Explored, losses: dict[str, np.ndarray], way: str, job: j
         selected=(state["if_kind"], state["if_layer"], state["if_head"]),
         signed=True,
     )
+    chosen = (state["if_kind"], state["if_layer"], state["if_head"])
+    with st.container(horizontal=True, gap="small", key="sweep_take_row"):
+        _take_button((kind, layer, head), way, "sweep_take")
+        if chosen != (kind, layer, head):
+            _take_button(chosen, way, "sweep_take_chosen")
     show_table((_("head"), _("rise")), [(label, number(value, 3)) for label, value in zip(labels[:_MOST_ROWS], values)])
     st.caption(
         _(
@@ -110,6 +108,12 @@ def _results(explored: Explored, losses: dict[str, np.ndarray], way: str, job: j
         )
     )
     return Table("sweep", values[:, None], labels, [_("nats a token")])
+
+
+def _take_button(place: tuple[str, int, int], way: str, key: str) -> None:
+    kind, layer, head = place
+    label = _("Switch off {head}").format(head=place_words(kind, layer, (head,)))
+    st.button(label, key=key, on_click=_take, args=(kind, layer, head, way), icon=":material/add:")
 
 
 def _take(kind: str, layer: int, head: int, way: str) -> None:

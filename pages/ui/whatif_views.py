@@ -75,14 +75,13 @@ def _likelihoods(made: Experiment) -> Table:
         _choose_row,
         picture=st.session_state["picture"],
     )
-    if st.session_state["if_row"] >= len(labels):
-        st.session_state["if_row"] = -1
+    row = st.session_state["if_row"]
+    # Said anew, also where it is the same: the names in the box go with the text.
+    st.session_state["if_row"] = row if row < len(labels) else -1
     st.selectbox(
         _("The step that writes"),
         range(-1, len(labels)),
-        format_func=lambda n: (
-            _("where most changed: {token}").format(token=labels[most]) if n < 0 else f"{n} {labels[n]}"
-        ),
+        format_func=lambda n: _("where most changed") if n < 0 else f"{n} {labels[n]}",
         key="if_row",
         help=_("A click into the figure chooses one too."),
     )
@@ -187,7 +186,7 @@ def show_heads(made: Experiment) -> Table:
     else:
         st.caption(_("Nothing is changed, so before and after are one."))
     _selectors(run)
-    compared, table = side_by_side(sides, "whatif", rows=False, width=_WIDE)
+    compared, table = side_by_side(sides, "whatif", rows=False, width=_WIDE, stacked=True)
     numbers_table(compared, sides.names)
     return table
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pages.ui.state import MOST_URL_CHARACTERS, _query, choice, choices, flag, real, text, whole
+from pages.ui.state import MOST_URL_CHARACTERS, _fits, _query, choice, choices, flag, real, text, whole
 
 COLOURS = choices("colours", ["red"], ("red", "green", "blue"))
 
@@ -84,3 +84,23 @@ def test_a_link_holds_what_is_not_at_its_default_and_can_be_written():
     assert not _query({"t": "猫" * 445}, settings)
     broken = {"t": type(settings["t"])("t", "", str, fails)}
     assert _query({"t": "a"}, broken) == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "fits"),
+    [
+        (whole("n", 3, 0, 9), 4, True),
+        (whole("n", 3, 0, 9), "4 · king", False),
+        (real("x", 1.0, 0, 5), 2, True),
+        (real("x", 1.0, 0, 5), "2", False),
+        (flag("f"), 1, False),
+        (flag("f"), True, True),
+        (text("t"), "4 · king", True),
+        (COLOURS, ["green"], True),
+        (COLOURS, ["a name that was"], False),
+        (COLOURS, "green", False),
+    ],
+)
+def test_a_widget_s_old_name_is_no_value(setting, value, fits):
+    """A box whose names go with the text sends the old one: Streamlit takes it for the value."""
+    assert _fits(setting, value) is fits

@@ -352,3 +352,13 @@ def test_a_decoder_alone_is_asked_for_its_next_token(tmp_path):
     page.set(if_row=1)
     assert f"Wanted: `{run.query_tokens('decoder')[2]}`" in page.words
     assert "that needs a decoder beside an encoder" in page.set(if_view="sweep").app.info[0].value
+
+
+def test_the_box_of_steps_survives_another_text():
+    page = WhatIfPage(source=SHORT, if_row=4)
+    page.app.session_state["if_row"] = "4 ·a"  # what the browser sends where the names have changed
+    page.app.session_state["source"] = "The wolf ran through the wood."
+    page.app.run()
+    assert page.fine()["if_row"] == 4
+    box = next(b for b in page.app.selectbox if b.key == "if_row")
+    assert box.options[0] == "where most changed" and not page.errors
