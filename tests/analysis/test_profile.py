@@ -50,7 +50,9 @@ def test_every_column_is_there_finite_and_not_the_same_for_all_heads(sound):
                 assert np.isfinite(values).all(), column.name
                 assert np.ptp(values) > 1e-6, column.name
                 if column.source == "maps":
-                    assert (sound.spread(kind, column.name) > 0).all(), column.name
+                    # A head that rests on one token in every text has no spread; the heads of a kind are not all such.
+                    spread = sound.spread(kind, column.name)
+                    assert (spread >= 0).all() and np.ptp(spread) > 0, column.name
 
 
 @pytest.mark.parametrize("name", [column.name for column in COLUMNS])
