@@ -9,7 +9,7 @@ from attention_core.analysis.changes import Change
 from attention_core.layer.attention import AttentionSteps
 from pages.ui.compare_run import Place, changed, proof
 from pages.ui.compare_settings import change, untrained
-from pages.ui.explore_export import table_button
+from pages.ui.explore_export import picture_choice, table_button
 from pages.ui.explore_views import Table
 from pages.ui.text import _
 
@@ -28,15 +28,7 @@ def show_export(place: Place, head: int, table: Table) -> None:
             on_click="ignore",
             width="stretch",
         )
-    st.segmented_control(
-        _("Picture"),
-        ["png", "svg"],
-        default=st.session_state["picture"],
-        format_func=str.upper,
-        key="picture",
-        required=True,
-    )
-    st.caption(_("Point at a picture and press its camera."))
+    picture_choice()
     st.markdown(_("**Python that gives the same numbers**"))
     st.code(snippet(place, head), language="python", wrap_lines=True)
 

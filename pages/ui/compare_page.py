@@ -9,14 +9,13 @@ from pages.ui.compare_heads import show_heads
 from pages.ui.compare_run import Place
 from pages.ui.compare_settings import SETTINGS
 from pages.ui.compare_views import show_change, show_proof, show_untrained
-from pages.ui.display_controls import display_controls
 from pages.ui.explore_controls import Places, missing_sentence
 from pages.ui.explore_page import model_and_run
 from pages.ui.explore_run import Explored
 from pages.ui.explore_views import show_numbers
 from pages.ui.head_controls import HeadKeys, head_selectors, settle_head, window_controls
 from pages.ui.layout import show_error
-from pages.ui.page_tools import not_understood, page_tools, say
+from pages.ui.page_tools import not_understood, say, toolbar
 from pages.ui.text import _
 
 
@@ -56,20 +55,13 @@ def _toolbar(page: str, first: Explored, said: list[str]):
     """Views, and which attention; returns the place of the export."""
     run, keys = first.trace, HeadKeys("kind_a", "layer_a", "head_a")
     settle_head(run, keys, said)
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="xsmall", key="toolbar"):
-        views = {
-            "prove": _("Prove it"),
-            "change": _("Change one thing"),
-            "untrained": _("Untrained and trained"),
-            "heads": _("Head against head"),
-        }
-        st.segmented_control(
-            _("View"), list(views), format_func=views.get, key="compare", required=True, label_visibility="collapsed"
-        )
-        with st.popover(_("Display")):
-            display_controls("shape2", table="as_table")
-        export = st.popover(_("Export"))
-        page_tools(page, SETTINGS)
+    views = {
+        "prove": _("Prove it"),
+        "change": _("Change one thing"),
+        "untrained": _("Untrained and trained"),
+        "heads": _("Head against head"),
+    }
+    export = toolbar(page, SETTINGS, views, "compare")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="which"):
         head_selectors(run, keys)
         window_controls(run, st.session_state["kind_a"])

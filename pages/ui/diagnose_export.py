@@ -8,7 +8,7 @@ import streamlit as st
 
 from attention_core.analysis.profile_sums import Profile
 from pages.ui.diagnose_job import Plan
-from pages.ui.explore_export import table_button
+from pages.ui.explore_export import picture_choice, table_button
 from pages.ui.explore_views import Table
 from pages.ui.text import _
 
@@ -16,7 +16,7 @@ from pages.ui.text import _
 def show_export(table: Table) -> None:
     """The table of a view of one text."""
     table_button(table, f"diagnose_{table.name}", "diagnose_csv")
-    _picture()
+    picture_choice()
 
 
 def show_profile_export(profile: Profile, table: Table, plan: Plan, texts_from: str) -> None:
@@ -40,7 +40,7 @@ def show_profile_export(profile: Profile, table: Table, plan: Plan, texts_from: 
         on_click="ignore",
         width="stretch",
     )
-    _picture()
+    picture_choice()
     st.markdown(_("**The same without a screen**, for many texts"))
     st.code(command(plan, texts_from), language="bash", wrap_lines=True)
     st.caption(_("It reads every text of the file, where this page may have taken some of the stories."))
@@ -55,18 +55,6 @@ def command(plan: Plan, texts_from: str) -> str:
     words += ["--gradients"] if plan.gradients else []
     words += ["--ablation", str(plan.ablation)] if plan.ablation else []
     return shlex.join(words)
-
-
-def _picture() -> None:
-    st.segmented_control(
-        _("Picture"),
-        ["png", "svg"],
-        default=st.session_state["picture"],
-        format_func=str.upper,
-        key="picture",
-        required=True,
-    )
-    st.caption(_("Point at a picture and press its camera."))
 
 
 def _heads_csv(profile: Profile) -> bytes:

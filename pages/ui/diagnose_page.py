@@ -15,13 +15,12 @@ from pages.ui.diagnose_job import Texts
 from pages.ui.diagnose_reading import show_reading
 from pages.ui.diagnose_settings import MOST_STORIES, REFERENCES, SETTINGS, TEXTS, thresholds
 from pages.ui.diagnose_tables import show_alike, show_atlas_view, show_table_view
-from pages.ui.display_controls import display_controls
 from pages.ui.explore_controls import Places, missing_sentence
 from pages.ui.explore_page import model_and_run
 from pages.ui.explore_run import Explored
 from pages.ui.explore_views import Table, show_numbers
 from pages.ui.layout import show_error
-from pages.ui.page_tools import not_understood, page_tools, say
+from pages.ui.page_tools import not_understood, say, toolbar
 from pages.ui.text import _, error_text, verbatim
 from pages.ui.whatif_run import edited
 
@@ -55,23 +54,15 @@ def show_page(page: str, ignored: list[str], places: Places) -> None:
 
 def _toolbar(page: str):
     """Views, and what acts on the whole page; returns the place of the export."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="xsmall", key="toolbar"):
-        views = {
-            "findings": _("Findings"),
-            "table": _("Numbers"),
-            "atlas": _("Atlas"),
-            "alike": _("Alike"),
-            "reading": _("Target"),
-            "flow": _("Flow"),
-        }
-        st.segmented_control(
-            _("View"), list(views), format_func=views.get, key="diag_view", required=True, label_visibility="collapsed"
-        )
-        with st.popover(_("Display")):
-            display_controls("shape2", table="as_table")
-        export = st.popover(_("Export"))
-        page_tools(page, SETTINGS)
-    return export
+    views = {
+        "findings": _("Findings"),
+        "table": _("Numbers"),
+        "atlas": _("Atlas"),
+        "alike": _("Alike"),
+        "reading": _("Target"),
+        "flow": _("Flow"),
+    }
+    return toolbar(page, SETTINGS, views, "diag_view")
 
 
 def _over_texts(model: "LoadedModel", explored: Explored, said: list[str], export) -> None:

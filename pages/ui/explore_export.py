@@ -33,17 +33,7 @@ def show_export(head: Head, table: Table) -> None:
         width="stretch",
     )
     table_button(table, name, "export_table")
-    st.markdown(_("**Picture**"))
-    st.segmented_control(
-        _("Format"),
-        ["png", "svg"],
-        default=st.session_state["picture"],
-        format_func=str.upper,
-        key="picture",
-        required=True,
-        label_visibility="collapsed",
-    )
-    st.caption(_("Point at a picture and press its camera."))
+    picture_choice()
     st.markdown(_("**Python that gives the same numbers**"))
     st.code(snippet(head), language="python", wrap_lines=True)
 
@@ -59,6 +49,19 @@ def table_button(table: Table, name: str, key: str) -> None:
         on_click="ignore",
         width="stretch",
     )
+
+
+def picture_choice() -> None:
+    """PNG or SVG, for the camera over each picture."""
+    st.segmented_control(
+        _("Picture"),
+        ["png", "svg"],
+        default=st.session_state["picture"],
+        format_func=str.upper,
+        key="picture",
+        required=True,
+    )
+    st.caption(_("Point at a picture and press its camera."))
 
 
 def head_npz(head: Head, *, whole_layer: bool = False) -> bytes:

@@ -7,7 +7,6 @@ import streamlit as st
 
 from attention_core.analysis.reading import has_split_words
 from attention_core.errors import AttentionError
-from pages.ui.display_controls import display_controls
 from pages.ui.explore_controls import Places, fill, missing_sentence
 from pages.ui.explore_export import show_export
 from pages.ui.explore_head import Head, head_of, reading_names
@@ -17,7 +16,7 @@ from pages.ui.explore_settings import SETTINGS
 from pages.ui.explore_views import Table, show_all, show_lines, show_norms, show_numbers, show_one, show_two
 from pages.ui.head_controls import HeadKeys, head_selectors, settle_head, window_controls
 from pages.ui.layout import show_error
-from pages.ui.page_tools import Information, not_understood, page_tools, say
+from pages.ui.page_tools import Information, not_understood, say, toolbar
 from pages.ui.text import _
 
 if TYPE_CHECKING:
@@ -78,22 +77,15 @@ def _toolbar(page: str, model: "LoadedModel", first: Explored, said: list[str]):
     """Views and what acts on the whole page; then which head. Returns the place of the export."""
     run, keys = first.trace, HeadKeys("kind", "layer", "h")
     settle_head(run, keys, said)
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="xsmall", key="toolbar"):
-        views = {
-            "all": _("All heads"),
-            "one": _("One head"),
-            "lines": _("Lines"),
-            "painted": _("On the text"),
-            "norms": _("Norms"),
-            "two": _("Two texts"),
-        }
-        st.segmented_control(
-            _("View"), list(views), format_func=views.get, key="show", required=True, label_visibility="collapsed"
-        )
-        with st.popover(_("Display")):
-            display_controls("shape2", raw="unscaled", table="as_table")
-        export = st.popover(_("Export"))
-        page_tools(page, SETTINGS)
+    views = {
+        "all": _("All heads"),
+        "one": _("One head"),
+        "lines": _("Lines"),
+        "painted": _("On the text"),
+        "norms": _("Norms"),
+        "two": _("Two texts"),
+    }
+    export = toolbar(page, SETTINGS, views, "show", raw="unscaled")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="which"):
         head_selectors(run, keys)
         steps = reading_names()

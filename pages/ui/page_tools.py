@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import streamlit as st
 
+from pages.ui.display_controls import display_controls
 from pages.ui.state import Setting, can_undo, link, reset, undo
 from pages.ui.text import _, verbatim
 
@@ -16,6 +17,29 @@ def say(lines: Iterable[str]) -> None:
     """Each sentence once, in a line of its own: as information, or as a warning that something gave way."""
     for line in dict.fromkeys(lines):
         (st.info if isinstance(line, Information) else st.warning)(line, icon=":material/info:")
+
+
+def toolbar(page: str, settings: Mapping[str, Setting], views: Mapping[str, str], key: str, *, raw: str | None = None):
+    """The line above a page of a real model: its views, how they are drawn, the export, undo, reset and the link.
+
+    Args:
+        page, settings: as everywhere.
+        views: name -> what it is called.
+        key: of the setting that holds the view.
+        raw: as in ``display_controls``.
+
+    Returns:
+        the popover of the export, to be filled.
+    """
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="xsmall", key="toolbar"):
+        st.segmented_control(
+            _("View"), list(views), format_func=views.get, key=key, required=True, label_visibility="collapsed"
+        )
+        with st.popover(_("Display")):
+            display_controls("shape2", raw=raw, table="as_table")
+        export = st.popover(_("Export"))
+        page_tools(page, settings)
+    return export
 
 
 def page_tools(page: str, settings: Mapping[str, Setting]) -> None:

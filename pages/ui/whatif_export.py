@@ -3,7 +3,7 @@
 import streamlit as st
 
 from attention_core import export
-from pages.ui.explore_export import table_button
+from pages.ui.explore_export import picture_choice, table_button
 from pages.ui.explore_views import Table
 from pages.ui.text import _
 from pages.ui.whatif_run import Experiment
@@ -12,15 +12,7 @@ from pages.ui.whatif_run import Experiment
 def show_export(made: Experiment, table: Table) -> None:
     """What the Export button opens."""
     table_button(table, f"what_if_{table.name}", "whatif_csv")
-    st.segmented_control(
-        _("Picture"),
-        ["png", "svg"],
-        default=st.session_state["picture"],
-        format_func=str.upper,
-        key="picture",
-        required=True,
-    )
-    st.caption(_("Point at a picture and press its camera."))
+    picture_choice()
     st.markdown(_("**Python that gives the same numbers**"))
     st.code(snippet(made), language="python", wrap_lines=True)
 

@@ -3,14 +3,13 @@
 import streamlit as st
 
 from attention_core.errors import AttentionError
-from pages.ui.display_controls import display_controls
 from pages.ui.explore_controls import Places, missing_sentence
 from pages.ui.explore_page import model_and_run
 from pages.ui.explore_pictures import narrow
 from pages.ui.explore_views import show_numbers
 from pages.ui.head_controls import settle_head
 from pages.ui.layout import show_error
-from pages.ui.page_tools import not_understood, page_tools, say
+from pages.ui.page_tools import not_understood, say, toolbar
 from pages.ui.text import _, error_text
 from pages.ui.whatif_edits import show_edits
 from pages.ui.whatif_experiments import settle
@@ -81,18 +80,10 @@ def _show(made: Experiment, export) -> None:
 
 def _toolbar(page: str):
     """Views, and what acts on the whole page; returns the place of the export."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="xsmall", key="toolbar"):
-        views = {
-            "says": _("What it says"),
-            "heads": _("Heads"),
-            "cells": _("Click cells away"),
-            "sweep": _("Sweep"),
-        }
-        st.segmented_control(
-            _("View"), list(views), format_func=views.get, key="if_view", required=True, label_visibility="collapsed"
-        )
-        with st.popover(_("Display")):
-            display_controls("shape2", table="as_table")
-        export = st.popover(_("Export"))
-        page_tools(page, SETTINGS)
-    return export
+    views = {
+        "says": _("What it says"),
+        "heads": _("Heads"),
+        "cells": _("Click cells away"),
+        "sweep": _("Sweep"),
+    }
+    return toolbar(page, SETTINGS, views, "if_view")
