@@ -28,7 +28,7 @@ def test_a_word_is_hidden_by_clicking_it(visit):
     page.until_query("on_keys=2")
     page.page.get_by_role("button", name="Change it").click()
     page.until_query("Forbid(kind='cross'")
-    assert "[Forbid(kind='cross', keys=(2,))]" in unquote_plus(page.url)
+    assert "[Forbid(kind='cross', heads=(4,), keys=(2,))]" in unquote_plus(page.url)
     assert "may not look at" in page.page.inner_text("body")
     page.page.get_by_role("button", name="Undo").click()
     page.until("() => !location.search.includes('edits=')")

@@ -194,9 +194,8 @@ def test_labels_of_a_long_text_take_no_longer_than_the_text(text_model):
         BYTES.describe([token.id for token in tokens])
         return time.process_time() - start
 
-    assert min(seconds(4000) for _ in range(3)) < 16 * min(
-        seconds(500) for _ in range(3)
-    )  # 64 times if it were quadratic
+    # 8 times the text: 8 times the work, or 64 times if it were quadratic; a crowded machine has shown 17.
+    assert min(seconds(4000) for _ in range(3)) < 32 * min(seconds(500) for _ in range(3))
 
 
 def test_a_tokenizer_that_cuts_elsewhere_does_not_cut_here():
