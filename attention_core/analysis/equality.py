@@ -182,7 +182,8 @@ def _head_bounds(
         moved = torch.where(mask, scores_apart + torch.finfo(wide).eps * below, 0)
         return weights * (torch.expm1(moved + moved.amax(-1, keepdim=True)) + rounding(scores.shape[-1], wide))
 
-    bound("weights", moved_by(seen["scores"]) + torch.where(mask, torch.finfo(wide).tiny, 0))
+    # In the wide dtype: of two plain numbers torch.where makes a float32, in which float64's smallest number is 0.
+    bound("weights", moved_by(seen["scores"]) + mask.to(wide) * torch.finfo(wide).tiny)
 
     unseen = moved_by(bounds["scores"]) if fused else seen["weights"]
     off = unseen @ (value + seen["value"]) + weights @ seen["value"]
