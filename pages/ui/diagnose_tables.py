@@ -25,8 +25,6 @@ from pages.ui.whatif_words import place_words
 if TYPE_CHECKING:
     from pages.ui.diagnose_job import Texts
 
-_SHORT = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
-
 
 def heads_table(profile: Profile, *, spreads: bool = False) -> pd.DataFrame:
     """A row a head: kind, layer, head, then every column that was measured; with ``spreads`` the standard deviation over texts."""

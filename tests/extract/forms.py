@@ -170,3 +170,14 @@ def exact_shape(name: str) -> transformers.BartForConditionalGeneration:
             for start in range(0, len(flat), len(block)):
                 flat[start : start + len(block)] = block[: len(flat) - start]
     return model
+
+
+def saved_bert(folder: Path) -> Path:
+    """A small random BERT that any text can be typed into, as a folder."""
+    tokenizer = byte_tokenizer()
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
+        max_position_embeddings=64, pad_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return saved(transformers.BertForMaskedLM(config), folder, tokenizer)

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM
 
 from attention_core import load_model, trace
 from attention_core.analysis.diagnosis import RULES, diagnose
@@ -21,7 +20,7 @@ from attention_core.analysis.scaling import classical_scaling
 from attention_core.extract.interventions import Forbid, SwitchOff, Window, edits_from_text, edits_to_text
 from attention_core.extract.means import stories
 from tests.analysis.conftest import plant_dead
-from tests.extract.forms import byte_tokenizer, saved
+from tests.extract.forms import saved, saved_bert
 from tests.pages.compare_reader import recorded
 from tests.pages.page_reader import EMBEDDED, HOSTILE, SHORT, PageReader, numbers
 
@@ -243,13 +242,7 @@ def test_a_job_can_be_stopped_and_goes_on():
 
 
 def test_an_encoder_alone_has_no_likelihood_columns(tmp_path):
-    tokenizer = byte_tokenizer()
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
-        max_position_embeddings=64, pad_token_id=1,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    folder = saved(BertForMaskedLM(config), tmp_path / "bert", tokenizer)
+    folder = saved_bert(tmp_path / "bert")
     page = DiagnosePage(
         source="the cat", model="folder", name=str(folder), texts_from="typed", typed_texts="the cat\nHello world",
         diag_view="table",

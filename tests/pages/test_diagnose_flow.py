@@ -6,13 +6,11 @@ import time
 
 import numpy as np
 import pytest
-import torch
-from transformers import BertConfig, BertForMaskedLM
 
 from attention_core import load_model, trace
 from attention_core.analysis.flow import FLOW_TOKENS, cross_graph, flow, flow_to_source, rollout_to_source, stack_graph
 from pages.ui import jobs
-from tests.extract.forms import byte_tokenizer, saved
+from tests.extract.forms import saved_bert
 from tests.pages.compare_reader import recorded, value
 from tests.pages.page_reader import EMBEDDED, HOSTILE, SHORT, PageReader, numbers
 
@@ -160,13 +158,7 @@ def test_a_hostile_text_is_shown_as_it_is():
 
 
 def test_an_encoder_alone_has_its_own_stack_only(tmp_path):
-    tokenizer = byte_tokenizer()
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
-        max_position_embeddings=64, pad_token_id=1,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    folder = saved(BertForMaskedLM(config), tmp_path / "bert", tokenizer)
+    folder = saved_bert(tmp_path / "bert")
     page = FlowPage(source="the cat", model="folder", name=str(folder), flow_of="source")
     assert page["flow_of"] == "encoder" and not page.errors
     from attention_core.analysis.flow import rollout

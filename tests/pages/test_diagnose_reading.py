@@ -6,15 +6,13 @@ import re
 
 import numpy as np
 import pytest
-import torch
-from transformers import BertConfig, BertForMaskedLM
 
 from attention_core import load_model, trace
 from attention_core.analysis.passages import find_omissions, find_repetitions
 from attention_core.analysis.summaries import reading_scores
 from attention_core.analysis.target_reading import aligned_heads, cross_heads, read_target
 from attention_core.extract.interventions import Forbid, Uniform, edits_from_text, edits_to_text
-from tests.extract.forms import byte_tokenizer, saved
+from tests.extract.forms import saved_bert
 from tests.pages.compare_reader import value
 from tests.pages.page_reader import EMBEDDED, HOSTILE, PageReader
 
@@ -229,13 +227,7 @@ def test_a_link_opens_the_same_view_and_nonsense_in_it_is_said():
 
 
 def test_a_model_without_cross_attention_is_one_sentence(tmp_path):
-    tokenizer = byte_tokenizer()
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
-        max_position_embeddings=64, pad_token_id=1,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    folder = saved(BertForMaskedLM(config), tmp_path / "bert", tokenizer)
+    folder = saved_bert(tmp_path / "bert")
     page = ReadingPage(source="the cat", target=None, model="folder", name=str(folder))
     assert not page.errors and [i for i in page.app.info if "no cross-attention" in i.value]
     assert not page.charts and not [m for m in page.app.multiselect if m.key == "read_heads"]

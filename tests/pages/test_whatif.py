@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from attention_core import load_model, trace
 from attention_core.analysis.effects import changed_heads, text_changes, token_effects
@@ -24,7 +24,7 @@ from attention_core.extract.interventions import (
 )
 from pages.ui import whatif_settings
 from pages.ui.explore_settings import DEFAULT_SOURCE
-from tests.extract.forms import byte_tokenizer, saved
+from tests.extract.forms import byte_tokenizer, saved, saved_bert
 from tests.pages.compare_reader import recorded, value
 from tests.pages.page_reader import EMBEDDED, HOSTILE, SHORT, PageReader, numbers
 
@@ -262,13 +262,7 @@ def test_a_link_opens_the_same_view_and_the_python_gives_the_same_numbers(capsys
 
 
 def test_an_encoder_alone_has_no_target_and_fewer_experiments(tmp_path):
-    tokenizer = byte_tokenizer()
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
-        max_position_embeddings=64, pad_token_id=1,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    folder = saved(BertForMaskedLM(config), tmp_path / "bert", tokenizer)
+    folder = saved_bert(tmp_path / "bert")
     page = WhatIfPage(source="the cat", model="folder", name=str(folder), what="SwitchOff", on_kind="encoder").fine()
     assert not page.errors and "if_tokens" not in page.charts and "if_next" in page.charts
     assert page.app.button(key="experiment_blind").disabled and page.app.button(key="experiment_strongest").disabled
